@@ -11,46 +11,44 @@ from math import ceil
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from mailprobe.api import refusals
 from mailprobe.api.refusals import Refusal, Section
-from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX, Instant
+from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX, Instant, says
 
 
 class ApiError(Struct, frozen=True):
     """An error: what is wrong, and what to do about it."""
 
-    error: Annotated[
-        str, Meta(description="A code of this API, for programs: see the table of errors.")
-    ]
-    message: Annotated[str, Meta(description="What is wrong.")]
-    action: Annotated[str, Meta(description="What to do about it.")]
-    docs: Annotated[str, Meta(description="The section of the documentation.")]
+    error: Annotated[str, says("A code of this API, for programs: see the table of errors.")]
+    message: Annotated[str, says("What is wrong.")]
+    action: Annotated[str, says("What to do about it.")]
+    docs: Annotated[str, says("The section of the documentation.")]
 
 
 class RateLimitError(ApiError, frozen=True):
     """The key's limit per minute. The same request passes from `reset_at` on."""
 
-    limit: Annotated[int, Meta(description="The most that is allowed in the window.")]
-    window: Annotated[Literal["1m"], Meta(description="The window of the limit: one minute.")]
-    reset_at: Annotated[Instant, Meta(description="When the same request passes.")]
+    limit: Annotated[int, says("The most that is allowed in the window.")]
+    window: Annotated[Literal["1m"], says("The window of the limit: one minute.")]
+    reset_at: Annotated[Instant, says("When the same request passes.")]
 
 
 class MonthlyQuotaError(ApiError, frozen=True):
     """The free tier's month is used up. `used` is what was counted before this request."""
 
-    limit: Annotated[int, Meta(description="The most that is allowed in the window.")]
-    used: Annotated[int, Meta(description="What was counted before this request.")]
-    reset_at: Annotated[Instant, Meta(description="When the same request passes.")]
+    limit: Annotated[int, says("The most that is allowed in the window.")]
+    used: Annotated[int, says("What was counted before this request.")]
+    reset_at: Annotated[Instant, says("When the same request passes.")]
 
 
 class PaymentRequiredError(ApiError, frozen=True):
     """The request would exceed the hard spend cap of the billing period."""
 
-    hard_cap_eur: Annotated[float | None, Meta(description="The account's hard spend cap.")]
+    hard_cap_eur: Annotated[float | None, says("The account's hard spend cap.")]
     current_overage_eur: Annotated[
-        float, Meta(description="What the overage of this billing period costs until now.")
+        float, says("What the overage of this billing period costs until now.")
     ]
 
 

@@ -9,22 +9,18 @@ from datetime import date, datetime
 from typing import Annotated, Literal
 from uuid import UUID
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import Meta, Struct
 
-from mailprobe.engine import Evidence, Verdict
 from mailprobe.engine.lights import Light
 from mailprobe.storage.audit import ActKind
-from mailprobe.storage.records import ActorKind, JobState, SoldTier
+from mailprobe.storage.records import ActorKind, SoldTier
 
 BODY_OCTETS_MAX = 2 * 1024 * 1024
 FORM_OCTETS_MAX = 4096  # an address of 320 characters, each escaped to six octets, and room
 BOUNCES_OCTETS_MAX = 1024 * 1024  # SendGrid posts up to 768 KiB together, the others less
 EVENT_OCTETS_MAX = 256 * 1024  # of Stripe's, which have a few KiB; anyone may send them
 BODY_S_MAX = 10  # seconds, from a request's head to the end of its body
-EMAILS_MAX = 50
 LABEL_CHARACTERS_MAX = 100
-SECRET_CHARACTERS_MIN = 8
-SECRET_CHARACTERS_MAX = 256
 URL_CHARACTERS_MAX = 2048
 
 # In Python "$" also matches before a final line end; in JSON Schema it does not.
@@ -35,39 +31,17 @@ HTTP_URL = r"^https?://[!-~]+$(?!\n)"
 # -- requests ---------------------------------------------------------------------------------
 
 
+def says(text: str) -> Meta:
+    """What a field is, for the API description."""
+    return Meta(description=text)
+
+
 class AddressBody(Struct, frozen=True):
     """A body with addresses to verify."""
 
     def texts(self) -> Sequence[str]:
         """The addresses; one unit each."""
         raise NotImplementedError
-
-
-class VerifyRequest(AddressBody, frozen=True):
-    """One address. Every string gets a result; one that is not an address fails `syntax`."""
-
-    email: str
-    webhook: str | None = None
-    webhook_secret: (
-        Annotated[str, Meta(min_length=SECRET_CHARACTERS_MIN, max_length=SECRET_CHARACTERS_MAX)]
-        | None
-    ) = None
-    runs_async: bool = field(default=False, name="async")
-    recheck: bool = False
-    smtp: bool = True
-
-    def texts(self) -> Sequence[str]:
-        return (self.email,)
-
-
-class BatchRequest(AddressBody, frozen=True):
-    """One to fifty addresses, duplicates allowed: one result each."""
-
-    emails: Annotated[list[str], Meta(min_length=1, max_length=EMAILS_MAX)]
-    smtp: bool = True
-
-    def texts(self) -> Sequence[str]:
-        return self.emails
 
 
 class FormRequest(AddressBody, frozen=True):
@@ -95,12 +69,6 @@ class BillingPortalRequest(Struct, frozen=True):
 
 
 # -- responses ----------------------------------------------------------------------------------
-
-
-class VerifyEmailResult(Verdict, frozen=True):
-    """The result of a verification; `evidence` only on request."""
-
-    evidence: Evidence | UnsetType = UNSET
 
 
 # Of the reasons, those that tell nothing of the account or of this service.
@@ -131,49 +99,6 @@ class FormResponse(Struct, frozen=True):
     light: Light
     reason: FormReason
     suggestion: str | None
-
-
-class BatchVerifyResponse(Struct, frozen=True):
-    """Results in the order of the request."""
-
-    results: list[Verdict]
-    count: int
-    latency_ms: int
-
-
-class VerifyEmailCallback(Verdict, frozen=True, kw_only=True):
-    """The body of a callback: the result and the id of its job."""
-
-    job_id: str
-
-
-class AsyncVerifyResponse(Struct, frozen=True):
-    """The verification runs. Its result is posted to the webhook, and `/v1/jobs/{id}` has it."""
-
-    job_id: str
-    status: Literal["pending"] = "pending"
-
-
-class JobAttempt(Struct, frozen=True):
-    """One attempt to call back: the HTTP status of the answer, or the error if there was none."""
-
-    number: int
-    at: Instant
-    took_ms: int
-    status: int | None = None
-    error: str | None = None
-
-
-class JobResponse(Struct, frozen=True, kw_only=True):
-    """A job. `result` is there once it is verified, `next_attempt_at` while a callback is due."""
-
-    job_id: str
-    status: JobState
-    created_at: Instant
-    attempts: list[JobAttempt]
-    result: VerifyEmailResult | None = None
-    next_attempt_at: Instant | None = None
-    ended_at: Instant | None = None
 
 
 ListStatus = Literal["reading", "running", "paused", "done", "failed", "cancelled"]

@@ -27,9 +27,9 @@ from mailprobe.api.http.exchange import Application, Receive, Scope, Send
 from mailprobe.api.live.server import LiveServer
 from mailprobe.api.observability.logs import log_to_standard_error
 from mailprobe.api.observability.traces import traces_missing
+from mailprobe.api.operations.verify import LIVE
 from mailprobe.api.quota.plans import read_plans
 from mailprobe.api.refusals import NoSuchRoute
-from mailprobe.api.rest.operations import LIVE
 from mailprobe.api.serve import (
     applying_retention,
     create_app,

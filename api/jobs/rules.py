@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
-from typing import Literal
+from typing import Annotated, Literal
 from unicodedata import category
 from urllib.parse import quote
 
@@ -24,7 +24,7 @@ import idna
 import msgspec
 
 from mailprobe.api.outbox.backoff import Backoff
-from mailprobe.api.schema import VerifyEmailCallback
+from mailprobe.api.schema import says
 from mailprobe.engine import Verdict
 
 SCHEME = "https://"
@@ -43,6 +43,12 @@ _NOWHERE = frozenset({"Cc", "Cs", "Zs", "Zl", "Zp"})
 # What RFC 3986 allows in a path or a query, plus brackets, which clients send unencoded.
 # Anything else is sent as percent-encoded UTF-8 (RFC 3987 3.1).
 _SENT_AS_IT_IS = "!$%&'()*+,-./:;=?@[]_~"
+
+
+class VerifyEmailCallback(Verdict, frozen=True, kw_only=True):
+    """The body of a callback: the result and the id of its job."""
+
+    job_id: Annotated[str, says("The job_id of the 202.")]
 
 
 class NotAWebhook(ValueError):

@@ -22,10 +22,9 @@ from mailprobe.api.live.session import LiveSession
 from mailprobe.api.live.stream import UpgradedStream
 from mailprobe.api.observability.request_context import RequestContext, request_scope, trace_headers
 from mailprobe.api.operations.operation import Call
+from mailprobe.api.operations.verify import LIVE, evidence_requested
 from mailprobe.api.refusals import Overloaded, Refusal, UsageUnknown
 from mailprobe.api.rest.auth import authenticate
-from mailprobe.api.rest.operations import LIVE
-from mailprobe.api.rest.verification import evidence_requested
 from mailprobe.api.service import Service
 from mailprobe.engine.background import separate
 from mailprobe.storage.contract import StoreUnavailable

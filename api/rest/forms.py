@@ -10,9 +10,9 @@ from typing import cast, get_args
 
 from mailprobe.api.error_table import retry_after_s
 from mailprobe.api.operations.operation import Call, OperationReply, reply
+from mailprobe.api.operations.verify import answer_whole
 from mailprobe.api.quota.charge import Verifications
 from mailprobe.api.refusals import FormBusy, FormOff, HardCapReached, QuotaExhausted, RateLimited
-from mailprobe.api.rest.verification import answer_whole
 from mailprobe.api.results.lights import OURS
 from mailprobe.api.schema import FormReason, FormRequest, FormResponse
 from mailprobe.api.service import Service

@@ -32,6 +32,7 @@ from mailprobe.api.operations.operation import (
     parameter,
     reply,
 )
+from mailprobe.api.operations.verify import SECRET_CHARACTERS_MAX, SECRET_CHARACTERS_MIN
 from mailprobe.api.quota.list_limits import NAME_CHARACTERS_MAX, UNPACKED_OCTETS_MAX
 from mailprobe.api.refusals import (
     InvalidRequest,
@@ -44,12 +45,7 @@ from mailprobe.api.refusals import (
 from mailprobe.api.results.lights import lights_of
 from mailprobe.api.results.list_reading import ListReading, decode_reading
 from mailprobe.api.results.row_filter import RowFilter
-from mailprobe.api.schema import (
-    SECRET_CHARACTERS_MAX,
-    SECRET_CHARACTERS_MIN,
-    ListResponse,
-    ListsResponse,
-)
+from mailprobe.api.schema import ListResponse, ListsResponse
 from mailprobe.api.service import Service
 from mailprobe.api.settings import PATIENCE_S_MAX
 from mailprobe.storage import contract

@@ -1,14 +1,17 @@
 """The table of operations as OpenAPI 3.1. The schemas come from the handlers' types."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from mailprobe.api.error_table import TABLE, Links
+from mailprobe.api.jobs.rules import VerifyEmailCallback
+from mailprobe.api.operations.examples import example_refusal
 from mailprobe.api.operations.operation import NDJSON, XLSX, Operation
+from mailprobe.api.operations.verify import VerifyEmailResult
 from mailprobe.api.refusals import Refusal
-from mailprobe.api.rest.examples import example_lines, example_of, example_refusal
+from mailprobe.api.rest.examples import BODIES
 from mailprobe.api.rest.openapi_text import (
     CALLBACK,
     CALLBACK_HEADERS,
@@ -23,11 +26,8 @@ from mailprobe.api.rest.openapi_text import (
     WEBHOOK,
     WORK_ID,
 )
-from mailprobe.api.schema import (
-    ManagementProvisioningKeyResponse,
-    VerifyEmailCallback,
-    VerifyEmailResult,
-)
+from mailprobe.api.schema import ManagementProvisioningKeyResponse
+from mailprobe.engine import Verdict
 
 VERSION = "1.0.0"
 _TEXT = {"type": "string"}
@@ -38,12 +38,22 @@ LIMITS = ("RateLimit", "RateLimit-Policy")
 LIMITED = {400, 402, 409, 413, 415, 422, 429, 503}  # may say what is left: the key is known by then
 
 
+Examples = Mapping[type[msgspec.Struct], Any]
+
+
+def examples_of(operations: Sequence[Operation]) -> Examples:
+    """An example of each body, as built-in types for JSON."""
+    bodies = [*BODIES, *(each for operation in operations for each in operation.examples)]
+    return {type(body): msgspec.to_builtins(body) for body in bodies}
+
+
 def describe(operations: Sequence[Operation], links: Links) -> dict[str, object]:
     """The OpenAPI document, as built-in types."""
     paths: dict[str, dict[str, object]] = {}
+    examples = examples_of(operations)
     for operation in operations:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(
-            operation, links
+            operation, links, examples
         )
     return {
         "openapi": "3.1.0",
@@ -98,7 +108,7 @@ def _renamed(node: Any) -> Any:
     return node
 
 
-def _operation(operation: Operation, links: Links) -> dict[str, object]:
+def _operation(operation: Operation, links: Links, examples: Examples) -> dict[str, object]:
     reported: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -106,7 +116,7 @@ def _operation(operation: Operation, links: Links) -> dict[str, object]:
         "tags": [operation.path.split("/")[2] if operation.key else "service"],
         "security": _security(operation),
         "responses": {
-            str(operation.status): _success(operation),
+            str(operation.status): _success(operation, examples),
             **_failures(operation, links),
         },
     }
@@ -126,7 +136,7 @@ def _operation(operation: Operation, links: Links) -> dict[str, object]:
         reported["requestBody"] = {
             "required": operation.body_required,
             "content": {
-                JSON: {"schema": _ref(operation.takes), "example": example_of(operation.takes)}
+                JSON: {"schema": _ref(operation.takes), "example": examples[operation.takes]}
             },
         }
     if operation.raw:
@@ -134,8 +144,8 @@ def _operation(operation: Operation, links: Links) -> dict[str, object]:
     if operation.uploads:
         reported["requestBody"] = {"required": True, "content": UPLOAD}
     if operation.promises is not None:
-        reported["responses"]["202"] = _promise(operation)
-        reported["callbacks"] = {"verified": {WEBHOOK: {"post": _callback()}}}
+        reported["responses"]["202"] = _promise(operation, examples)
+        reported["callbacks"] = {"verified": {WEBHOOK: {"post": _callback(examples)}}}
     return reported
 
 
@@ -149,12 +159,12 @@ def _is_repeated(operation: Operation) -> bool:
     return operation.takes_idempotency_key and operation.repeatable
 
 
-def _promise(operation: Operation) -> dict[str, object]:
+def _promise(operation: Operation, examples: Examples) -> dict[str, object]:
     assert operation.promises is not None
     return {
         "description": "With a webhook or async: the job has been stored",
         "headers": _headers("X-Request-Id", *_of_success(operation)),
-        "content": {JSON: _body(operation.promises)},
+        "content": {JSON: _body(operation.promises, examples)},
     }
 
 
@@ -164,7 +174,7 @@ def _of_success(operation: Operation) -> tuple[str, ...]:
     return (*(LIMITS if operation.shows_limits else ()), *repeated)
 
 
-def _callback() -> dict[str, object]:
+def _callback(examples: Examples) -> dict[str, object]:
     """The callback: what the service posts, and the responses it expects."""
     return {
         "summary": "The verification has ended",
@@ -175,7 +185,7 @@ def _callback() -> dict[str, object]:
             "content": {
                 JSON: {
                     "schema": _ref(VerifyEmailCallback),
-                    "example": example_of(VerifyEmailCallback),
+                    "example": examples[VerifyEmailCallback],
                 }
             },
         },
@@ -187,7 +197,7 @@ def _callback() -> dict[str, object]:
     }
 
 
-def _success(operation: Operation) -> dict[str, object]:
+def _success(operation: Operation, examples: Examples) -> dict[str, object]:
     answer: dict[str, Any] = {
         "description": operation.summary,
         "headers": _headers("X-Request-Id", *_of_success(operation)),
@@ -198,7 +208,7 @@ def _success(operation: Operation) -> dict[str, object]:
             for media_type in operation.media_types
         }
         if operation.gives is not None:
-            answer["content"][JSON] = _body(operation.gives)
+            answer["content"][JSON] = _body(operation.gives, examples)
     elif operation.media_type == NDJSON:
         answer["content"] = {
             NDJSON: {
@@ -209,18 +219,24 @@ def _success(operation: Operation) -> dict[str, object]:
                     "contentSchema": _ref(VerifyEmailResult),
                 },
                 "x-itemSchema": _ref(VerifyEmailResult),  # what OpenAPI 3.2 calls itemSchema
-                "example": example_lines(),
+                "example": _lines(operation),
             }
         }
     elif operation.gives is not None:
-        answer["content"] = {JSON: _body(operation.gives)}
+        answer["content"] = {JSON: _body(operation.gives, examples)}
     elif operation.status not in (101, 204):
         answer["content"] = {JSON: {"schema": {"type": "object"}, "example": {"openapi": "3.1.0"}}}
     return answer
 
 
-def _body(kind: type[msgspec.Struct]) -> dict[str, object]:
-    return {"schema": _ref(kind), "example": example_of(kind)}
+def _lines(operation: Operation) -> str:
+    """The example of a stream's body."""
+    results = [each for each in operation.examples if isinstance(each, Verdict)]
+    return msgspec.json.Encoder().encode_lines(results).decode()
+
+
+def _body(kind: type[msgspec.Struct], examples: Examples) -> dict[str, object]:
+    return {"schema": _ref(kind), "example": examples[kind]}
 
 
 def _failures(operation: Operation, links: Links) -> dict[str, Any]:

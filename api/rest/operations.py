@@ -6,51 +6,41 @@ from functools import cache
 import msgspec
 
 from mailprobe.api.error_table import Links
+from mailprobe.api.operations import jobs, verify
 from mailprobe.api.operations.operation import (
     BODIED,
     KEYED,
     MANAGING,
-    NDJSON,
     REPEATABLE,
     Call,
     Operation,
     OperationReply,
-    Refusals,
     reply,
 )
-from mailprobe.api.quota.charge import UndecodableRequest
 from mailprobe.api.quota.list_limits import UPLOAD_OCTETS_MAX
 from mailprobe.api.refusals import (
     BounceNotFound,
     FormBusy,
     FormOff,
-    HardCapReached,
     InvalidRequest,
-    JobNotFound,
     KeyNotFound,
     KeysTooFast,
     ListNotFound,
     ListsTooFast,
     ListsTooLarge,
-    NeverFits,
     NoBillingAccount,
     OriginNotAllowed,
     ProbingUnavailable,
     ProofRequired,
     ProviderUnavailable,
-    QuotaExhausted,
-    RateLimited,
     SlowUpload,
-    TooManyJobs,
     TooManyKeptLists,
     TooManyKeys,
     TooManyLists,
-    UpgradeRequired,
 )
-from mailprobe.api.rest import audit, bounces, forms, jobs, lists, management, verification
+from mailprobe.api.rest import audit, bounces, forms, lists, management
 from mailprobe.api.rest.openapi import describe
 from mailprobe.api.rest.openapi_text import (
-    ASK_BOUNCED,
     BILLING_EVENT,
     BOUNCED_EMAIL,
     BOUNCES,
@@ -62,17 +52,13 @@ from mailprobe.api.schema import (
     BOUNCES_OCTETS_MAX,
     EVENT_OCTETS_MAX,
     FORM_OCTETS_MAX,
-    AsyncVerifyResponse,
     AuditResponse,
-    BatchRequest,
-    BatchVerifyResponse,
     BillingPortalRequest,
     BounceCounts,
     CreateKeyRequest,
     FormRequest,
     FormResponse,
     HealthResponse,
-    JobResponse,
     ListResponse,
     ListsResponse,
     ManagementAccountResponse,
@@ -81,19 +67,12 @@ from mailprobe.api.schema import (
     ManagementKeysListResponse,
     ManagementUsageResponse,
     ManagementUsageSummaryResponse,
-    VerifyEmailResult,
-    VerifyRequest,
 )
 from mailprobe.api.service import Service
 
 HEALTH = "/health"
 LISTS = "/v1/lists"
-LIVE = "/v1/email/verify/live"
 FORMS = "/v1/forms/verify"
-
-VERIFYING: Refusals = (
-    *KEYED, *BODIED, HardCapReached, RateLimited, NeverFits, QuotaExhausted, ProbingUnavailable,
-)  # fmt: skip
 
 
 async def health(service: Service, call: Call) -> OperationReply:
@@ -123,30 +102,7 @@ def description(links: Links) -> bytes:
 
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        "verify_email", "POST", "/v1/email/verify", "Verify one address",
-        verification.verify_email, "standard", VerifyEmailResult,
-        promises=AsyncVerifyResponse, takes=VerifyRequest, section="request", may=(*VERIFYING, *REPEATABLE, TooManyJobs),
-        parameters=(ASK_BOUNCED,), malformed=UndecodableRequest("verify", True),
-    ),
-    Operation(
-        "verify_batch", "POST", "/v1/email/verify/batch", "Verify up to 50 addresses, in order",
-        verification.verify_batch, "standard", BatchVerifyResponse,
-        takes=BatchRequest, section="batch", may=(*VERIFYING, *REPEATABLE), tool=False,
-        malformed=UndecodableRequest("batch", False),
-    ),
-    Operation(
-        "verify_stream", "POST", "/v1/email/verify/stream",
-        "Verify up to 50 addresses, one line per result in completion order",
-        verification.verify_stream, "standard", VerifyEmailResult,
-        takes=BatchRequest, section="streaming", may=VERIFYING, media_type=NDJSON, tool=False,
-        malformed=UndecodableRequest("stream", False),
-    ),
-    Operation(
-        "verify_live", "GET", LIVE, "Open a live socket: addresses in, results out",
-        verification.verify_live, "standard", None, 101, section="live",
-        may=(*KEYED, UpgradeRequired), tool=False,
-    ),
+    *verify.OPERATIONS,
     Operation(
         "verify_form", "POST", FORMS, "Verify an address of a form in a web page",
         forms.verify_form, "form", FormResponse,
@@ -154,10 +110,7 @@ OPERATIONS: tuple[Operation, ...] = (
         may=(*KEYED, *BODIED, OriginNotAllowed, ProofRequired, FormBusy, FormOff, ProbingUnavailable),
         parameters=(ORIGIN, FORM_PROOF),
     ),
-    Operation(
-        "get_job", "GET", "/v1/jobs/{id}", "A job: its state, result and attempts",
-        jobs.get_job, "standard", JobResponse, section="jobs", may=(*KEYED, JobNotFound), tool=False,
-    ),
+    *jobs.OPERATIONS,
     Operation(
         "create_list", "POST", LISTS, "Send a list",
         lists.create_list, "standard", ListResponse, 202, section="lists",

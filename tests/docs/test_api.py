@@ -11,10 +11,10 @@ import pytest
 
 from mailprobe.api.error_table import TABLE as ERRORS
 from mailprobe.api.operations.operation import Operation
+from mailprobe.api.operations.verify import BatchVerifyResponse
 from mailprobe.api.quota.plans import MICROS_PER_EUR, SOLD
 from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.schema import (
-    BatchVerifyResponse,
     ManagementAccountResponse,
     ManagementUsageResponse,
     ManagementUsageSummaryResponse,

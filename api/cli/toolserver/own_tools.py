@@ -16,8 +16,7 @@ from mailprobe.api.cli.toolserver.toolbox import Report, SessionTool, Toolbox
 from mailprobe.api.error_table import Links
 from mailprobe.api.mcp.tools import NEEDS_HEADER, READING, ToolText, define
 from mailprobe.api.mcp.wide import BatchArguments, wide_tools
-from mailprobe.api.rest.verification import result_of
-from mailprobe.api.schema import EMAILS_MAX, BatchVerifyResponse
+from mailprobe.api.operations.verify import EMAILS_MAX, BatchVerifyResponse, result_of
 from mailprobe.engine import Answer
 from mailprobe.engine.evidence import EvidenceBudget
 

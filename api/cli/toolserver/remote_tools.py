@@ -24,7 +24,7 @@ from mailprobe.api.mcp.jsonrpc import UPSTREAM_FAILED, RpcFault
 from mailprobe.api.mcp.tools import COUNTED, READING, Tool
 from mailprobe.api.mcp.wide import wide_tools
 from mailprobe.api.operations.operation import JSON, OperationReply, StreamedParts
-from mailprobe.api.schema import EMAILS_MAX
+from mailprobe.api.operations.verify import EMAILS_MAX
 from mailprobe.engine.background import sole_exception
 
 SETTING = "MAILPROBE_PROVISIONING_KEY"

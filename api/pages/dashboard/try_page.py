@@ -15,6 +15,7 @@ from quart import Blueprint, Response, request
 
 from mailprobe.api.cells.unwrapping import read_cell
 from mailprobe.api.error_table import row_of
+from mailprobe.api.operations.verify import VerifyEmailResult, VerifyRequest
 from mailprobe.api.pages.dashboard.conversation import explained_turns, text_of
 from mailprobe.api.pages.dashboard.frame import (
     HOME,
@@ -33,7 +34,6 @@ from mailprobe.api.refusals import (
     Refusal,
 )
 from mailprobe.api.results.advice import ADVICE, advice_of, answer_of, layers_of, why_of
-from mailprobe.api.schema import VerifyEmailResult, VerifyRequest
 from mailprobe.engine.evidence import Evidence
 
 TITLE = "Try an address"

@@ -27,8 +27,8 @@ from mailprobe.api.observability.logs import (
     formatter,
     shortened,
 )
-from mailprobe.api.rest import verification
-from mailprobe.api.schema import VerifyRequest
+from mailprobe.api.operations import verify
+from mailprobe.api.operations.verify import VerifyRequest
 from mailprobe.engine.lists.lists import DATA, version_of
 from mailprobe.release import version
 from tests.api.service_fixture import STREAM, VERIFY, RunningService
@@ -399,7 +399,7 @@ async def test_every_line_of_a_request_says_so(
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("known@friendly.test")
 
-    monkeypatch.setattr(verification, "evidence_requested", broken)
+    monkeypatch.setattr(verify, "evidence_requested", broken)
     crashed = await shop.verify("x")
     Context().run(log.info, "nobody's")
     *lines, nobodys = paper.lines

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
+from mailprobe.api.operations.verify import BatchRequest
 from mailprobe.api.refusals import InvalidRequest
 from mailprobe.api.rest.decoding import TOKENS_MAX, read
-from mailprobe.api.schema import BatchRequest
 from tests.api.service_fixture import RunningService
 
 OCTETS = 2 * 1024 * 1024

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import trio
 
+from mailprobe.api.operations import verify
 from mailprobe.api.rest import app as app_module
-from mailprobe.api.rest import decoding, verification
+from mailprobe.api.rest import decoding
 from tests.api.service_fixture import BATCH, MANAGEMENT, STREAM, VERIFY, RunningService, open_shop
 
 FOUR = {"error", "message", "action", "docs"}
@@ -365,7 +366,7 @@ async def test_a_bug_is_500_with_an_id_and_is_logged(
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(verification, "evidence_requested", broken)
+    monkeypatch.setattr(verify, "evidence_requested", broken)
     with caplog.at_level(logging.ERROR):
         got = await shop.verify()
     assert (got.status, got.error) == (500, "internal_error")

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.schema import EMAILS_MAX
+from mailprobe.api.operations.verify import EMAILS_MAX
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.verdict import FIELDS
 from mailprobe.storage.contract import OutcomeUnknown

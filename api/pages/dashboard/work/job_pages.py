@@ -8,6 +8,8 @@ import msgspec
 from quart import Blueprint, Response, request
 
 from mailprobe.api.jobs.rules import NotAWebhook, callback_headers
+from mailprobe.api.operations.jobs import JobResponse, send_test_callback
+from mailprobe.api.operations.verify import SECRET_CHARACTERS_MAX, SECRET_CHARACTERS_MIN
 from mailprobe.api.pages.dashboard.frame import (
     HEADERS,
     HOME,
@@ -19,9 +21,7 @@ from mailprobe.api.pages.dashboard.frame import (
 )
 from mailprobe.api.quota.charge import TRIALS_A_MINUTE
 from mailprobe.api.refusals import JobNotFound, RateLimited
-from mailprobe.api.rest.jobs import send_test_callback
 from mailprobe.api.results.advice import answer_of
-from mailprobe.api.schema import SECRET_CHARACTERS_MAX, SECRET_CHARACTERS_MIN, JobResponse
 from mailprobe.storage.contract import ID_PREFIX_MIN
 from mailprobe.storage.records import Job, JobState
 

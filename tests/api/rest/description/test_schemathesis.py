@@ -12,7 +12,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from mailprobe.api.rest.operations import LIVE, OPERATIONS
+from mailprobe.api.operations.verify import LIVE
+from mailprobe.api.rest.operations import OPERATIONS
 from tests.api.service_process import Credentials, make_place, running
 from tests.warm_lab import start_lab
 
