@@ -11,13 +11,10 @@ from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from mailprobe.engine.lights import Light
 from mailprobe.storage.audit import ActKind
 from mailprobe.storage.records import ActorKind, SoldTier
 
 BODY_OCTETS_MAX = 2 * 1024 * 1024
-FORM_OCTETS_MAX = 4096  # an address of 320 characters, each escaped to six octets, and room
-BOUNCES_OCTETS_MAX = 1024 * 1024  # SendGrid posts up to 768 KiB together, the others less
 EVENT_OCTETS_MAX = 256 * 1024  # of Stripe's, which have a few KiB; anyone may send them
 BODY_S_MAX = 10  # seconds, from a request's head to the end of its body
 LABEL_CHARACTERS_MAX = 100
@@ -44,15 +41,6 @@ class AddressBody(Struct, frozen=True):
         raise NotImplementedError
 
 
-class FormRequest(AddressBody, frozen=True):
-    """One address of a form. Every string gets a result, as in a VerifyRequest."""
-
-    email: str
-
-    def texts(self) -> Sequence[str]:
-        return (self.email,)
-
-
 class CreateKeyRequest(Struct, frozen=True):
     """The name of the key, without control characters. `test`: a test key, which sends nothing."""
 
@@ -69,36 +57,6 @@ class BillingPortalRequest(Struct, frozen=True):
 
 
 # -- responses ----------------------------------------------------------------------------------
-
-
-# Of the reasons, those that tell nothing of the account or of this service.
-FormReason = Literal[
-    "accepted",
-    "untested",
-    "catch_all",
-    "syntax",
-    "disposable",
-    "no_mx",
-    "no_mailbox",
-    "disabled",
-    "full",
-    "greylisted",
-    "temporary",
-    "policy",
-    "needs_smtputf8",
-    "host_down",
-    "host_error",
-    "timeout",
-    "unclear",
-]
-
-
-class FormResponse(Struct, frozen=True):
-    """What a form does with an address, and why. A suggestion is the domain that was meant."""
-
-    light: Light
-    reason: FormReason
-    suggestion: str | None
 
 
 ListStatus = Literal["reading", "running", "paused", "done", "failed", "cancelled"]
@@ -171,14 +129,6 @@ class ListCallback(Struct, frozen=True):
     counts: dict[str, int]
     created_at: Instant
     ended_at: Instant
-
-
-class BounceCounts(Struct, frozen=True):
-    """Addresses that were fed back; those that are recorded are `bounced` for 90 days."""
-
-    recorded: int
-    soft: int
-    ignored: int
 
 
 class HealthResponse(Struct, frozen=True, omit_defaults=True):

@@ -182,10 +182,12 @@ def _repeats_much(body: object) -> bool:
     return any(len(text) > ECHOED_CHARACTERS_MAX for text in texts)
 
 
-def parameter(name: str, text: str, where: str = "query", **schema: object) -> dict[str, object]:
-    """A parameter that may be left out, in OpenAPI's form."""
+def parameter(
+    name: str, text: str, where: str = "query", *, required: bool = False, **schema: object
+) -> dict[str, object]:
+    """A parameter in OpenAPI's form."""
     schema = {"type": "string", **schema}
-    return {"name": name, "in": where, "required": False, "description": text, "schema": schema}
+    return {"name": name, "in": where, "required": required, "description": text, "schema": schema}
 
 
 _encode = msgspec.json.Encoder().encode

@@ -41,6 +41,7 @@ from mailprobe.api.http.exchange import (
     request_id_of,
 )
 from mailprobe.api.observability.request_context import RequestContext, request_scope, trace_headers
+from mailprobe.api.operations.forms import FORMS
 from mailprobe.api.operations.operation import (
     Inbound,
     Operation,
@@ -60,7 +61,7 @@ from mailprobe.api.refusals import (
 from mailprobe.api.rest.decoding import next_part, read_body
 from mailprobe.api.rest.dispatch import answer, preflight, refuse
 from mailprobe.api.rest.ndjson import NdjsonBody
-from mailprobe.api.rest.operations import FORMS, OPERATIONS
+from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service
 

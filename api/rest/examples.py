@@ -13,10 +13,7 @@ from mailprobe.api.schema import (
     AuditEntry,
     AuditResponse,
     BillingPortalRequest,
-    BounceCounts,
     CreateKeyRequest,
-    FormRequest,
-    FormResponse,
     HealthResponse,
     ListResponse,
     ListsResponse,
@@ -51,12 +48,9 @@ LIST = ListResponse(
 
 BODIES: tuple[msgspec.Struct, ...] = (
     CreateKeyRequest("checkout"),
-    FormRequest("ann@gmial.com"),
-    FormResponse("YELLOW_LIGHT", "disposable", "gmail.com"),
     BillingPortalRequest("https://shop.example.org/account"),
     LIST,
     ListsResponse([LIST]),
-    BounceCounts(1, 0, 0),
     HealthResponse(True, 1_773_480_413_000),
     ManagementAccountResponse(ID, "builder", AccountLimits(5_000, 100, 10), 1_234),
     ManagementKeysListResponse([ManagementKey(ID, shown(KEY), AT, "checkout")], 1, 10),

@@ -206,29 +206,10 @@ EVIDENCE = {
     "description": "1: add the SMTP conversation and what came from caches to each result.",
     "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
 }  # fmt: skip
-ASK_BOUNCED = {
-    "name": "ask_bounced", "in": "query", "required": False,
-    "description": "1: ask the mail host even if the address bounced. Without effect on a job.",
-    "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
-}  # fmt: skip
-BOUNCED_EMAIL = {
-    "name": "email", "in": "path", "required": True, "description": "The address, percent-encoded.",
-    "schema": {"type": "string", "maxLength": 320},
-}  # fmt: skip
 READY = {
     "name": "ready", "in": "query", "required": False,
     "description": "1: 503, and the connection is closed, where the service cannot serve requests; for proxies.",
     "schema": {"type": "string"},
-}  # fmt: skip
-ORIGIN = {
-    "name": "Origin", "in": "header", "required": True,
-    "description": "The origin of the page; one of the key's. Browsers send it by themselves.",
-    "schema": {"type": "string"},
-}  # fmt: skip
-FORM_PROOF = {
-    "name": "Form-Proof", "in": "header", "required": False,
-    "description": "The solved challenge of the last response's Form-Challenge, where the service wants one.",
-    "schema": {"type": "string", "maxLength": 64},
 }  # fmt: skip
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key", "in": "header", "required": False,
@@ -276,17 +257,6 @@ BILLING_EVENT = {"application/json": {
     "schema": {"type": "object", "description": "An event of the billing provider."},
     "example": {"id": "evt_1", "object": "event", "type": "customer.subscription.updated"},
 }}  # fmt: skip
-BOUNCES: dict[str, dict[str, object]] = {
-    "application/json": {
-        "schema": {"type": "object", "description": "An event of SES (as SNS posts it), Postmark, Mailgun, Brevo, Mailjet or Resend; SendGrid and SparkPost post an array of events, Brevo and Mailjet may."},
-        "example": {"RecordType": "Bounce", "Type": "HardBounce", "Email": "ann@example.org", "Details": "550 5.1.1 User unknown"},
-    },
-    "application/x-www-form-urlencoded": {
-        "schema": {"type": "string", "description": "Mandrill's events, as `mandrill_events`."},
-    },
-    "message/rfc822": {"schema": {"type": "string", "description": "A delivery report (RFC 3464)."}},
-    "multipart/report": {"schema": {"type": "string", "description": "The body of a delivery report."}},
-}  # fmt: skip
 # As the answers have it, so that a generated client takes what it was given: keys have UUIDs, while the
 # ids of jobs and lists are strings.
 KEY_ID = {

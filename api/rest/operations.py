@@ -6,7 +6,7 @@ from functools import cache
 import msgspec
 
 from mailprobe.api.error_table import Links
-from mailprobe.api.operations import jobs, verify
+from mailprobe.api.operations import bounces, forms, jobs, verify
 from mailprobe.api.operations.operation import (
     BODIED,
     KEYED,
@@ -19,9 +19,6 @@ from mailprobe.api.operations.operation import (
 )
 from mailprobe.api.quota.list_limits import UPLOAD_OCTETS_MAX
 from mailprobe.api.refusals import (
-    BounceNotFound,
-    FormBusy,
-    FormOff,
     InvalidRequest,
     KeyNotFound,
     KeysTooFast,
@@ -29,35 +26,20 @@ from mailprobe.api.refusals import (
     ListsTooFast,
     ListsTooLarge,
     NoBillingAccount,
-    OriginNotAllowed,
-    ProbingUnavailable,
-    ProofRequired,
     ProviderUnavailable,
     SlowUpload,
     TooManyKeptLists,
     TooManyKeys,
     TooManyLists,
 )
-from mailprobe.api.rest import audit, bounces, forms, lists, management
+from mailprobe.api.rest import audit, lists, management
 from mailprobe.api.rest.openapi import describe
-from mailprobe.api.rest.openapi_text import (
-    BILLING_EVENT,
-    BOUNCED_EMAIL,
-    BOUNCES,
-    FORM_PROOF,
-    ORIGIN,
-    READY,
-)
+from mailprobe.api.rest.openapi_text import BILLING_EVENT, READY
 from mailprobe.api.schema import (
-    BOUNCES_OCTETS_MAX,
     EVENT_OCTETS_MAX,
-    FORM_OCTETS_MAX,
     AuditResponse,
     BillingPortalRequest,
-    BounceCounts,
     CreateKeyRequest,
-    FormRequest,
-    FormResponse,
     HealthResponse,
     ListResponse,
     ListsResponse,
@@ -72,7 +54,6 @@ from mailprobe.api.service import Service
 
 HEALTH = "/health"
 LISTS = "/v1/lists"
-FORMS = "/v1/forms/verify"
 
 
 async def health(service: Service, call: Call) -> OperationReply:
@@ -103,13 +84,7 @@ def description(links: Links) -> bytes:
 
 OPERATIONS: tuple[Operation, ...] = (
     *verify.OPERATIONS,
-    Operation(
-        "verify_form", "POST", FORMS, "Verify an address of a form in a web page",
-        forms.verify_form, "form", FormResponse,
-        takes=FormRequest, section="forms", tool=False, octets_max=FORM_OCTETS_MAX,
-        may=(*KEYED, *BODIED, OriginNotAllowed, ProofRequired, FormBusy, FormOff, ProbingUnavailable),
-        parameters=(ORIGIN, FORM_PROOF),
-    ),
+    *forms.OPERATIONS,
     *jobs.OPERATIONS,
     Operation(
         "create_list", "POST", LISTS, "Send a list",
@@ -148,17 +123,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "delete_list", "DELETE", LISTS + "/{id}", "Delete a list with its results",
         lists.delete_list, "standard", None, 204, section="lists", may=(*KEYED, ListNotFound), tool=False,
     ),
-    Operation(
-        "feed_bounces", "POST", "/v1/bounces", "Feed back which mails came back",
-        bounces.feed_bounces, "standard", BounceCounts, section="bounces",
-        may=(*KEYED, *BODIED, *REPEATABLE), tool=False, raw=BOUNCES,
-        octets_max=BOUNCES_OCTETS_MAX, takes_basic=True,
-    ),
-    Operation(
-        "forget_bounce", "DELETE", "/v1/bounces/{email}", "Forget that mail to an address came back",
-        bounces.forget_bounce, "standard", None, 204, section="bounces",
-        may=(*KEYED, BounceNotFound), tool=False, parameters=(BOUNCED_EMAIL,),
-    ),
+    *bounces.OPERATIONS,
     Operation(
         "create_api_key", "POST", "/v1/management/keys", "Create a standard key",
         management.create_api_key, "provisioning", ManagementCreateKeyResponse, 201,

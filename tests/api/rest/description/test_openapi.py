@@ -11,8 +11,8 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from mailprobe.api.error_table import TABLE
+from mailprobe.api.operations.bounces import BOUNCES
 from mailprobe.api.quota.list_limits import BOUNDS
-from mailprobe.api.rest.openapi_text import BOUNCES
 from mailprobe.api.rest.operations import OPERATIONS, description
 from mailprobe.storage.list_records import ListOrder
 from mailprobe.storage.records import JobOrder

@@ -2,24 +2,36 @@
 
 import logging
 from collections import Counter
+from typing import Annotated
 from urllib.parse import unquote
 
 import trio
+from msgspec import Struct
 
 from mailprobe.api.admission.turns import FairTurns
 from mailprobe.api.bounces.events import SubscriptionConfirmation, UnreadableEvents, read_events
 from mailprobe.api.bounces.kinds import Kind
 from mailprobe.api.bounces.reports import reported_in
-from mailprobe.api.operations.operation import Call, OperationReply, reply
+from mailprobe.api.operations.operation import (
+    BODIED,
+    KEYED,
+    REPEATABLE,
+    Call,
+    Operation,
+    OperationReply,
+    parameter,
+    reply,
+)
 from mailprobe.api.quota.bounced import mailboxes_of
 from mailprobe.api.quota.list_limits import WAITING_S_MAX
 from mailprobe.api.refusals import BounceNotFound, InvalidRequest
-from mailprobe.api.schema import BounceCounts
+from mailprobe.api.schema import says
 from mailprobe.api.service import Service
 from mailprobe.engine.evidence import shown
 
 log = logging.getLogger("mailprobe.bounces")
 
+BOUNCES_OCTETS_MAX = 1024 * 1024  # SendGrid posts up to 768 KiB together, the others less
 EVENTS_MAX = 1000  # of a request: no mail service posts more together
 WAITING_MAX = 200  # requests: each holds its body of at most 1 MiB
 REPORTS = ("message/rfc822", "message/global", "multipart/report")
@@ -28,10 +40,37 @@ UNKNOWN = (
     " event of SES, SendGrid, Postmark, Mailgun, Brevo, Mailjet, Mandrill, SparkPost or Resend."
 )
 
+BOUNCES: dict[str, dict[str, object]] = {
+    "application/json": {
+        "schema": {"type": "object", "description": "An event of SES (as SNS posts it), Postmark, Mailgun, Brevo, Mailjet or Resend; SendGrid and SparkPost post an array of events, Brevo and Mailjet may."},
+        "example": {"RecordType": "Bounce", "Type": "HardBounce", "Email": "ann@example.org", "Details": "550 5.1.1 User unknown"},
+    },
+    "application/x-www-form-urlencoded": {
+        "schema": {"type": "string", "description": "Mandrill's events, as `mandrill_events`."},
+    },
+    "message/rfc822": {"schema": {"type": "string", "description": "A delivery report (RFC 3464)."}},
+    "multipart/report": {"schema": {"type": "string", "description": "The body of a delivery report."}},
+}  # fmt: skip
+
 # Accounts take turns. A report holds the GIL for some milliseconds; of a request's events each one
 # has a turn, which takes up to a millisecond of the event loop.
 _reading = FairTurns(1, waiting_max=WAITING_MAX, wait_s=WAITING_S_MAX)
 _judging = FairTurns(1, waiting_max=WAITING_MAX, wait_s=WAITING_S_MAX)
+
+
+class BounceCounts(Struct, frozen=True):
+    """Addresses that were fed back; those that are recorded are `bounced` for 90 days."""
+
+    recorded: Annotated[int, says("Mailboxes that do not exist: `bounced` for 90 days.")]
+    soft: Annotated[
+        int, says("Addresses whose bounces pass, such as of full mailboxes. Nothing is recorded.")
+    ]
+    ignored: Annotated[
+        int,
+        says(
+            "Addresses refused for another reason, for none that is known, or of no bounce at all."
+        ),
+    ]
 
 
 async def feed_bounces(service: Service, call: Call) -> OperationReply:
@@ -98,3 +137,20 @@ def _log_confirmation(account: str, confirmation: SubscriptionConfirmation) -> N
         account, shown(confirmation.topic),
         "none of Amazon's" if confirmation.url is None else confirmation.url[:2048],
     )  # fmt: skip
+
+
+OPERATIONS = (
+    Operation(
+        "feed_bounces", "POST", "/v1/bounces", "Feed back which mails came back",
+        feed_bounces, "standard", BounceCounts, section="bounces",
+        may=(*KEYED, *BODIED, *REPEATABLE), tool=False, raw=BOUNCES,
+        octets_max=BOUNCES_OCTETS_MAX, takes_basic=True, examples=(BounceCounts(1, 0, 0),),
+    ),
+    Operation(
+        "forget_bounce", "DELETE", "/v1/bounces/{email}", "Forget that mail to an address came back",
+        forget_bounce, "standard", None, 204, section="bounces", may=(*KEYED, BounceNotFound), tool=False,
+        parameters=(
+            parameter("email", "The address, percent-encoded.", "path", required=True, maxLength=320),
+        ),
+    ),
+)  # fmt: skip
