@@ -11,7 +11,6 @@ from uuid import UUID
 
 from msgspec import Meta, Struct
 
-from mailprobe.storage.audit import ActKind
 from mailprobe.storage.records import ActorKind, SoldTier
 
 BODY_OCTETS_MAX = 2 * 1024 * 1024
@@ -162,42 +161,6 @@ class ManagementAccountResponse(Struct, frozen=True):
     trial_start: Instant | None = None
     trial_end: Instant | None = None
     billing_cycle_anchor: Instant | None = None
-
-
-class AuditChange(Struct, frozen=True):
-    """A setting of the account that was changed: null is none."""
-
-    field: str
-    before: str | float | bool | None
-    after: str | float | bool | None
-
-
-class AuditEntry(Struct, frozen=True, kw_only=True):
-    """What was done to the account: by whom, when, and from where. It never has a secret.
-
-    `on_account_id` is only in the log of an operator: the other account that it was done to.
-    """
-
-    id: str
-    at: Instant
-    kind: ActKind
-    times: int
-    actor: ActorKind
-    actor_key_id: str | None = None
-    actor_key_prefix: str | None = None
-    client_address: str | None = None
-    on_account_id: str | None = None
-    subject_id: str | None = None
-    name: str | None = None
-    prefix: str | None = None
-    changes: list[AuditChange]
-
-
-class AuditResponse(Struct, frozen=True):
-    """Entries of the audit log, newest first. `next` is null on the last page."""
-
-    entries: list[AuditEntry]
-    next: str | None = None
 
 
 class ManagementKey(Struct, frozen=True):

@@ -73,7 +73,7 @@ def create(email: str, tier: "Tier | None", own: bool) -> None:
 @click.argument("account_id", metavar="ID")
 def audit(account_id: str) -> None:
     """List who did what to an account. Of 90 days, newest first, one JSON object per line."""
-    from mailprobe.api.rest.audit import entry_of
+    from mailprobe.api.operations.audit import entry_of
 
     async def every(store: "Store") -> None:
         await find(store, account_id)

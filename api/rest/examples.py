@@ -5,13 +5,10 @@ from datetime import date
 import msgspec
 
 from mailprobe.api.keys import shown
-from mailprobe.api.operations.examples import AT, ID, KEY, MONTH, NEXT_MONTH, SOON
+from mailprobe.api.operations.examples import AT, ID, KEY, MONTH, NEXT_MONTH
 from mailprobe.api.rest.management import WARNING
 from mailprobe.api.schema import (
     AccountLimits,
-    AuditChange,
-    AuditEntry,
-    AuditResponse,
     BillingPortalRequest,
     CreateKeyRequest,
     HealthResponse,
@@ -58,30 +55,4 @@ BODIES: tuple[msgspec.Struct, ...] = (
     ManagementUsageResponse([UsageDay(date(2026, 3, 13), 310), UsageDay(date(2026, 3, 14), 42)]),
     ManagementUsageSummaryResponse(Period(MONTH, NEXT_MONTH), 5_100, 5_000, 0, 100, 0.4, "builder"),
     ManagementBillingPortalResponse("https://billing.example.org/session/1"),
-    AuditResponse(
-        [
-            AuditEntry(
-                id=str(ID),
-                at=SOON,
-                kind="key_revoked",
-                times=1,
-                actor="session",
-                actor_key_id=str(ID),
-                actor_key_prefix="sk_mgmt_7777",
-                client_address="192.0.2.7",
-                subject_id=str(ID),
-                name="checkout",
-                prefix=shown(KEY),
-                changes=[],
-            ),
-            AuditEntry(
-                id=str(ID),
-                at=AT,
-                kind="caps_changed",
-                times=1,
-                actor="command_line",
-                changes=[AuditChange("hard_cap_eur", None, 25.0)],
-            ),
-        ]
-    ),
 )

@@ -6,7 +6,7 @@ from functools import cache
 import msgspec
 
 from mailprobe.api.error_table import Links
-from mailprobe.api.operations import bounces, forms, jobs, verify
+from mailprobe.api.operations import audit, bounces, forms, jobs, verify
 from mailprobe.api.operations.operation import (
     BODIED,
     KEYED,
@@ -32,12 +32,11 @@ from mailprobe.api.refusals import (
     TooManyKeys,
     TooManyLists,
 )
-from mailprobe.api.rest import audit, lists, management
+from mailprobe.api.rest import lists, management
 from mailprobe.api.rest.openapi import describe
 from mailprobe.api.rest.openapi_text import BILLING_EVENT, READY
 from mailprobe.api.schema import (
     EVENT_OCTETS_MAX,
-    AuditResponse,
     BillingPortalRequest,
     CreateKeyRequest,
     HealthResponse,
@@ -157,12 +156,7 @@ OPERATIONS: tuple[Operation, ...] = (
         takes=BillingPortalRequest, body_required=False,
         may=(*MANAGING, *BODIED, *REPEATABLE, NoBillingAccount, ProviderUnavailable),
     ),
-    Operation(
-        "get_audit", "GET", "/v1/audit", "Who did what, when, and from where",
-        audit.get_audit, "provisioning", AuditResponse, section="audit",
-        may=(*MANAGING, InvalidRequest), tool=False, parameters=audit.PARAMETERS,
-        media_types=audit.MEDIA_TYPES,
-    ),
+    *audit.OPERATIONS,
     Operation(
         "take_billing_event", "POST", "/v1/billing/stripe", "Receive an event of the billing provider",
         management.receive_billing_event, None, None, 204, section="endpoints",

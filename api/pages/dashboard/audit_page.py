@@ -6,11 +6,10 @@ from urllib.parse import urlencode
 from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 
+from mailprobe.api.operations.audit import KINDS, AuditChange, AuditEntry, AuditResponse
 from mailprobe.api.operations.operation import StreamedParts
 from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame
 from mailprobe.api.pages.dashboard.operators import ACCOUNTS
-from mailprobe.api.rest.audit import KINDS
-from mailprobe.api.schema import AuditChange, AuditEntry, AuditResponse
 from mailprobe.storage.audit import ActKind
 from mailprobe.storage.records import ActorKind
 

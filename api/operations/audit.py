@@ -5,17 +5,22 @@ import io
 import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import UTC, datetime
-from typing import get_args
+from typing import Annotated, get_args
 
 import msgspec
+from msgspec import Struct
 
+from mailprobe.api.keys import shown
 from mailprobe.api.listfile.formulas import guarded
 from mailprobe.api.lists.downloads import begun, worked
+from mailprobe.api.operations.examples import AT, ID, KEY, SOON
 from mailprobe.api.operations.operation import (
     JSON,
+    MANAGING,
     NDJSON,
     UUID_TEXT,
     Call,
+    Operation,
     OperationReply,
     StreamedParts,
     parameter,
@@ -23,11 +28,62 @@ from mailprobe.api.operations.operation import (
 )
 from mailprobe.api.quota.plans import MICROS_PER_EUR
 from mailprobe.api.refusals import InvalidRequest
-from mailprobe.api.schema import AuditChange, AuditEntry, AuditResponse
+from mailprobe.api.schema import Instant, says
 from mailprobe.api.service import Service
 from mailprobe.storage.audit import ActKind, Entry, EntryFilter
 from mailprobe.storage.contract import LISTED_MAX
+from mailprobe.storage.records import ActorKind
 from mailprobe.storage.store import Store
+
+
+class AuditChange(Struct, frozen=True):
+    """A setting of the account that was changed: null is none."""
+
+    field: Annotated[str, says("The setting.")]
+    before: Annotated[str | float | bool | None, says("Its value before.")]
+    after: Annotated[str | float | bool | None, says("Its value after.")]
+
+
+class AuditEntry(Struct, frozen=True, kw_only=True):
+    """What was done to the account: by whom, when, and from where. It never has a secret.
+
+    `on_account_id` is only in the log of an operator: the other account that it was done to.
+    """
+
+    id: Annotated[str, says("Its id.")]
+    at: Annotated[Instant, says("When it began, or was done.")]
+    kind: Annotated[ActKind, says("What was done.")]
+    times: Annotated[
+        int, says("How often: failed sign-ins of one client within a minute share an entry.")
+    ]
+    actor: Annotated[
+        ActorKind,
+        says(
+            "Who did it: a key, a session of the dashboard, the operator's command line, the billing provider, or the service by itself."
+        ),
+    ]
+    actor_key_id: Annotated[
+        str | None, says("The id of the key; of a session the key that it was signed in with.")
+    ] = None
+    actor_key_prefix: Annotated[str | None, says("The first characters of that key.")] = None
+    client_address: Annotated[str | None, says("The IP address that it was done from.")] = None
+    on_account_id: Annotated[str | None, says("The other account that an operator did it to.")] = (
+        None
+    )
+    subject_id: Annotated[
+        str | None, says("The id of the key or the list that it was done to.")
+    ] = None
+    name: Annotated[str | None, says("Its name.")] = None
+    prefix: Annotated[str | None, says("The first characters of the key.")] = None
+    changes: Annotated[list[AuditChange], says("The settings of the account that were changed.")]
+
+
+class AuditResponse(Struct, frozen=True):
+    """Entries of the audit log, newest first. `next` is null on the last page."""
+
+    entries: Annotated[list[AuditEntry], says("What was done, newest first.")]
+    next: Annotated[str | None, says("The `before` of the next page; null on the last one.")] = None
+
 
 PAGE_DEFAULT = 100
 CSV = "text/csv; charset=utf-8"
@@ -67,8 +123,8 @@ async def get_audit(service: Service, call: Call) -> OperationReply:
     if name == "json":
         found = await service.store.audit(account_id, only, before=before, limit=limit + 1)
         has_more = len(found) > limit
-        shown = [entry_of(each) for each in found[:limit]]
-        return reply(200, AuditResponse(shown, shown[-1].id if has_more else None))
+        entries = [entry_of(each) for each in found[:limit]]
+        return reply(200, AuditResponse(entries, entries[-1].id if has_more else None))
     if name not in FORMATS:
         raise _malformed("The query parameter format must be json, ndjson or csv.")
     media_type, encode = FORMATS[name]
@@ -149,8 +205,8 @@ def _change(field: str, before: object, after: object) -> AuditChange:
     if field.endswith("_micros"):
         euros = field.removesuffix("_micros") + "_eur"
         return AuditChange(euros, *map(_eur, (before, after)))
-    shown = [each if isinstance(each, (str, bool)) else None for each in (before, after)]
-    return AuditChange(field, *shown)
+    values = [each if isinstance(each, (str, bool)) else None for each in (before, after)]
+    return AuditChange(field, *values)
 
 
 def _eur(micros: object) -> float | None:
@@ -190,3 +246,26 @@ def _limit(text: str | None) -> int:
 
 def _malformed(why: str) -> InvalidRequest:
     return InvalidRequest(why, "audit")
+
+
+OPERATIONS = (
+    Operation(
+        "get_audit", "GET", "/v1/audit", "Who did what, when, and from where",
+        get_audit, "provisioning", AuditResponse, section="audit",
+        may=(*MANAGING, InvalidRequest), tool=False, parameters=PARAMETERS, media_types=MEDIA_TYPES,
+        examples=(
+            AuditResponse([
+                AuditEntry(
+                    id=str(ID), at=SOON, kind="key_revoked", times=1, actor="session",
+                    actor_key_id=str(ID), actor_key_prefix="sk_mgmt_7777",
+                    client_address="192.0.2.7", subject_id=str(ID), name="checkout",
+                    prefix=shown(KEY), changes=[],
+                ),
+                AuditEntry(
+                    id=str(ID), at=AT, kind="caps_changed", times=1, actor="command_line",
+                    changes=[AuditChange("hard_cap_eur", None, 25.0)],
+                ),
+            ]),
+        ),
+    ),
+)  # fmt: skip
