@@ -19,6 +19,9 @@ from mailprobe.storage.records import KeyKind
 Prefix = Literal["sk_live_", "sk_test_", "sk_mgmt_", "pk_live_", "pk_test_"]
 Draw = Callable[[int], int]  # an unguessable integer from 0 to below the argument
 
+LABEL_CHARACTERS_MAX = 100
+# In Python "$" also matches before a final line end; in JSON Schema it does not.
+LABEL = r"^[^\x00-\x1f\x7f-\x9f]+$(?!\n)"
 ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 SECRET_CHARACTERS = 43  # 62**43 > 2**256
 CHECK_CHARACTERS = 6  # 62**6 > 2**32

@@ -179,7 +179,7 @@ def revoke(key_id: str) -> None:
 
 
 def _check_label(label: str | None) -> None:
-    from mailprobe.api.schema import LABEL, LABEL_CHARACTERS_MAX
+    from mailprobe.api.keys import LABEL, LABEL_CHARACTERS_MAX
 
     if label is None:
         return

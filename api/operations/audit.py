@@ -59,7 +59,8 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     actor: Annotated[
         ActorKind,
         says(
-            "Who did it: a key, a session of the dashboard, the operator's command line, the billing provider, or the service by itself."
+            "Who did it: a key, a session of the dashboard, the operator's command line, the "
+            "billing provider, or the service by itself."
         ),
     ]
     actor_key_id: Annotated[

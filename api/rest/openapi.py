@@ -8,6 +8,7 @@ import msgspec
 from mailprobe.api.error_table import TABLE, Links
 from mailprobe.api.jobs.rules import VerifyEmailCallback
 from mailprobe.api.operations.examples import example_refusal
+from mailprobe.api.operations.keys import ManagementProvisioningKeyResponse
 from mailprobe.api.operations.operation import NDJSON, XLSX, Operation
 from mailprobe.api.operations.verify import VerifyEmailResult
 from mailprobe.api.refusals import Refusal
@@ -26,7 +27,6 @@ from mailprobe.api.rest.openapi_text import (
     WEBHOOK,
     WORK_ID,
 )
-from mailprobe.api.schema import ManagementProvisioningKeyResponse
 from mailprobe.engine import Verdict
 
 VERSION = "1.0.0"

@@ -206,11 +206,6 @@ EVIDENCE = {
     "description": "1: add the SMTP conversation and what came from caches to each result.",
     "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
 }  # fmt: skip
-READY = {
-    "name": "ready", "in": "query", "required": False,
-    "description": "1: 503, and the connection is closed, where the service cannot serve requests; for proxies.",
-    "schema": {"type": "string"},
-}  # fmt: skip
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key", "in": "header", "required": False,
     "description": "The same key with the same body gets the first answer again, for 24 hours.",
@@ -253,10 +248,6 @@ CALLBACK_HEADERS: list[dict[str, object]] = [
          "span of this try (W3C Trace Context)."),
     )
 ]  # fmt: skip
-BILLING_EVENT = {"application/json": {
-    "schema": {"type": "object", "description": "An event of the billing provider."},
-    "example": {"id": "evt_1", "object": "event", "type": "customer.subscription.updated"},
-}}  # fmt: skip
 # As the answers have it, so that a generated client takes what it was given: keys have UUIDs, while the
 # ids of jobs and lists are strings.
 KEY_ID = {

@@ -1,73 +1,46 @@
 """The table of operations: routes, API description and tools are made from it."""
 
-from dataclasses import replace
 from functools import cache
 
 import msgspec
 
 from mailprobe.api.error_table import Links
-from mailprobe.api.operations import audit, bounces, forms, jobs, verify
+from mailprobe.api.operations import (
+    account,
+    audit,
+    billing,
+    bounces,
+    forms,
+    health,
+    jobs,
+    keys,
+    usage,
+    verify,
+)
 from mailprobe.api.operations.operation import (
     BODIED,
     KEYED,
-    MANAGING,
     REPEATABLE,
     Call,
     Operation,
     OperationReply,
-    reply,
 )
 from mailprobe.api.quota.list_limits import UPLOAD_OCTETS_MAX
 from mailprobe.api.refusals import (
     InvalidRequest,
-    KeyNotFound,
-    KeysTooFast,
     ListNotFound,
     ListsTooFast,
     ListsTooLarge,
-    NoBillingAccount,
-    ProviderUnavailable,
     SlowUpload,
     TooManyKeptLists,
-    TooManyKeys,
     TooManyLists,
 )
-from mailprobe.api.rest import lists, management
+from mailprobe.api.rest import lists
 from mailprobe.api.rest.openapi import describe
-from mailprobe.api.rest.openapi_text import BILLING_EVENT, READY
-from mailprobe.api.schema import (
-    EVENT_OCTETS_MAX,
-    BillingPortalRequest,
-    CreateKeyRequest,
-    HealthResponse,
-    ListResponse,
-    ListsResponse,
-    ManagementAccountResponse,
-    ManagementBillingPortalResponse,
-    ManagementCreateKeyResponse,
-    ManagementKeysListResponse,
-    ManagementUsageResponse,
-    ManagementUsageSummaryResponse,
-)
+from mailprobe.api.schema import ListResponse, ListsResponse
 from mailprobe.api.service import Service
 
-HEALTH = "/health"
 LISTS = "/v1/lists"
-
-
-async def health(service: Service, call: Call) -> OperationReply:
-    """Is the service up, and can its store be written? With `ready=1`, is it ready for requests?
-
-    Headers show which program it is.
-    """
-    ok = await service.store_check.ok()
-    drained = service.quota.pauses.drained
-    state = HealthResponse(ok, int(service.now().timestamp() * 1000), drained)
-    headers = service.build.headers() if service.build else {}
-    if ok or "1" not in call.query.get("ready", ()):
-        return replace(reply(200, state), headers=headers)
-    # closed: the proxy's next request takes another service
-    return replace(reply(503, state), headers=headers, closes=True)
 
 
 async def openapi(service: Service, call: Call) -> OperationReply:
@@ -123,50 +96,14 @@ OPERATIONS: tuple[Operation, ...] = (
         lists.delete_list, "standard", None, 204, section="lists", may=(*KEYED, ListNotFound), tool=False,
     ),
     *bounces.OPERATIONS,
-    Operation(
-        "create_api_key", "POST", "/v1/management/keys", "Create a standard key",
-        management.create_api_key, "provisioning", ManagementCreateKeyResponse, 201,
-        takes=CreateKeyRequest, body_required=False,
-        may=(*MANAGING, *BODIED, *REPEATABLE, TooManyKeys, KeysTooFast),
-    ),
-    Operation(
-        "list_api_keys", "GET", "/v1/management/keys", "List the active standard keys",
-        management.list_api_keys, "provisioning", ManagementKeysListResponse, may=MANAGING,
-    ),
-    Operation(
-        "revoke_api_key", "DELETE", "/v1/management/keys/{id}", "Revoke a standard key permanently",
-        management.revoke_api_key, "provisioning", None, 204, may=(*MANAGING, KeyNotFound),
-    ),
-    Operation(
-        "get_usage_summary", "GET", "/v1/management/usage/summary", "This month's use and its cost",
-        management.get_usage_summary, "provisioning", ManagementUsageSummaryResponse, may=MANAGING,
-    ),
-    Operation(
-        "get_account", "GET", "/v1/management/account", "The account, its tier and its limits",
-        management.get_account, "provisioning", ManagementAccountResponse, may=MANAGING,
-    ),
-    Operation(
-        "get_usage", "GET", "/v1/management/usage", "Billable verifications a day, 30 days",
-        management.get_usage, "provisioning", ManagementUsageResponse, may=MANAGING,
-    ),
-    Operation(
-        "create_billing_portal", "POST", "/v1/management/billing/portal",
-        "Open the billing portal",
-        management.create_billing_portal, "provisioning", ManagementBillingPortalResponse,
-        takes=BillingPortalRequest, body_required=False,
-        may=(*MANAGING, *BODIED, *REPEATABLE, NoBillingAccount, ProviderUnavailable),
-    ),
+    *keys.OPERATIONS,
+    usage.SUMMARY,
+    *account.OPERATIONS,
+    usage.DAYS,
+    billing.PORTAL,
     *audit.OPERATIONS,
-    Operation(
-        "take_billing_event", "POST", "/v1/billing/stripe", "Receive an event of the billing provider",
-        management.receive_billing_event, None, None, 204, section="endpoints",
-        may=(*BODIED, ProviderUnavailable), tool=False, raw=BILLING_EVENT, octets_max=EVENT_OCTETS_MAX,
-        is_on=management.receives_billing_events,
-    ),
-    Operation(
-        "health", "GET", HEALTH, "Is the service up?",
-        health, None, HealthResponse, section="endpoints", tool=False, parameters=(READY,), unready=HealthResponse,
-    ),
+    billing.EVENTS,
+    *health.OPERATIONS,
     Operation(
         "openapi", "GET", "/openapi.json", "This description",
         openapi, None, None, section="endpoints", tool=False,

@@ -16,9 +16,9 @@ from uuid import uuid4
 import psycopg
 import trio
 
+from mailprobe.api.operations.keys import KEYS_A_MINUTE
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.quota.policy import check_limits
-from mailprobe.api.rest.management import KEYS_A_MINUTE
 from mailprobe.bench.harness.figures import Figure
 from mailprobe.bench.load.store_load import StoreLoad
 from mailprobe.storage.contract import KeyCreationTooFast, KeyLimitReached, StoreUnavailable

@@ -13,6 +13,11 @@ from mailprobe.api.forms.script import script_tag
 from mailprobe.api.http.exchange import admission_of
 from mailprobe.api.keys import PUBLISHABLE, key_hash, kind_of, mint
 from mailprobe.api.keys import shown as shown_key
+from mailprobe.api.operations.keys import (
+    CreateKeyRequest,
+    ManagementCreateKeyResponse,
+    ManagementKeysListResponse,
+)
 from mailprobe.api.pages import documents
 from mailprobe.api.pages.dashboard.form_keys import (
     BAD_LABEL,
@@ -39,11 +44,6 @@ from mailprobe.api.pages.dashboard.start_page import START, key_cookie
 from mailprobe.api.quota.plans import MICROS_PER_EUR, UNLIMITED
 from mailprobe.api.quota.pricing import micros_of
 from mailprobe.api.refusals import Refusal
-from mailprobe.api.schema import (
-    CreateKeyRequest,
-    ManagementCreateKeyResponse,
-    ManagementKeysListResponse,
-)
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.accounts import NewKey
 from mailprobe.storage.contract import KEY_USE_EVERY

@@ -10,13 +10,13 @@ from quart import Blueprint, Response, request
 
 from mailprobe.api.http.exchange import admission_of
 from mailprobe.api.keys import key_hash
+from mailprobe.api.operations.keys import CreateKeyRequest, ManagementCreateKeyResponse
 from mailprobe.api.pages import documents
 from mailprobe.api.pages.dashboard.frame import HOME, Frame, away, caller, form_fields
 from mailprobe.api.pages.dashboard.sessions import COOKIE, SESSION_S
 from mailprobe.api.pages.dashboard.shown_keys import KeyCookie, ShownKeys
 from mailprobe.api.pages.examples import SignedInReader
 from mailprobe.api.refusals import KeyNotFound
-from mailprobe.api.schema import CreateKeyRequest, ManagementCreateKeyResponse
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
 

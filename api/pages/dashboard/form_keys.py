@@ -9,8 +9,8 @@ import msgspec
 
 from mailprobe.api.forms.origins import RATE_DEFAULT, read_origins
 from mailprobe.api.keys import PUBLISHABLE, key_hash, kind_of, mint, shown
+from mailprobe.api.operations.keys import CreateKeyRequest
 from mailprobe.api.refusals import KeysTooFast, TooManyKeys
-from mailprobe.api.schema import CreateKeyRequest
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.records import Actor, Caller

@@ -226,7 +226,7 @@ async def open_rig() -> AsyncIterator[Rig]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("mailprobe.api.http.server.HttpServer", Watched)
-        patched.setattr("mailprobe.api.rest.management.KEYS_A_MINUTE", 10**9)
+        patched.setattr("mailprobe.api.operations.keys.KEYS_A_MINUTE", 10**9)
         patched.setattr("mailprobe.api.quota.charge.JOBS_UNDELIVERED_MAX", 10**9)
         async with open_shop("scale", plans=UNLIMITED) as shop, trio.open_nursery() as nursery:
             shop.world.add("late.test", MailHost(latency_s=SLOW_S))

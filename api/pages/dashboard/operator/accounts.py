@@ -9,13 +9,13 @@ from quart import Blueprint, Response, request
 from werkzeug.exceptions import NotFound
 
 from mailprobe.api.keys import KINDS, Prefix
+from mailprobe.api.operations.keys import CreateKeyRequest
+from mailprobe.api.operations.usage import USAGE_DAYS
 from mailprobe.api.pages.dashboard.frame import NOTHING_TYPED, Frame, away, caller, form_fields
 from mailprobe.api.pages.dashboard.operators import ACCOUNTS
 from mailprobe.api.pages.dashboard.overview_page import results_by_day
 from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie, ShownKeys
 from mailprobe.api.rest.accounts import account_of_email, make_account, make_key
-from mailprobe.api.rest.management import USAGE_DAYS
-from mailprobe.api.schema import CreateKeyRequest
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.contract import KeyLimitReached
 from mailprobe.storage.records import Account, Tier

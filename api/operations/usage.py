@@ -1,0 +1,104 @@
+"""The operations on usage: this month, and the last days. A provisioning key is needed for them."""
+
+from datetime import date, timedelta
+from typing import Annotated
+
+from msgspec import Struct
+
+from mailprobe.api.operations.examples import MONTH, NEXT_MONTH
+from mailprobe.api.operations.operation import MANAGING, Call, Operation, OperationReply, reply
+from mailprobe.api.quota.plans import sold_tier
+from mailprobe.api.quota.policy import next_month
+from mailprobe.api.quota.pricing import eur_up, overage_calls, overage_micros
+from mailprobe.api.schema import Instant, says
+from mailprobe.api.service import Service
+from mailprobe.storage.records import Caller, Ledger, SoldTier
+
+USAGE_DAYS = 30
+
+
+class UsageDay(Struct, frozen=True):
+    """Billable verifications of one UTC day."""
+
+    date: Annotated[date, says("The UTC day.")]
+    calls: Annotated[int, says("Billable verifications.")]
+
+
+class ManagementUsageResponse(Struct, frozen=True):
+    """The last 30 days, oldest first, today last."""
+
+    days: Annotated[list[UsageDay], says("The last 30 UTC days, oldest first.")]
+
+
+class Period(Struct, frozen=True):
+    """From `start` up to but not including `end`."""
+
+    start: Annotated[Instant, says("Its beginning.")]
+    end: Annotated[Instant, says("Its end, which is not part of it.")]
+
+
+class ManagementUsageSummaryResponse(Struct, frozen=True):
+    """This UTC calendar month. Free counts quota units, the paid tiers billable verifications."""
+
+    period: Annotated[Period, says("The UTC month.")]
+    calls_used: Annotated[int, says("Free: units. Paid: billable verifications.")]
+    calls_included: Annotated[int, says("Of the tier, in a month.")]
+    calls_remaining: Annotated[int, says("What is left of those.")]
+    overage_calls: Annotated[int, says("Beyond those.")]
+    estimated_cost_eur: Annotated[float, says("What the overage costs until now.")]
+    tier: Annotated[SoldTier, says("The tier, which decides limits and price.")]
+
+
+async def get_usage(service: Service, call: Call) -> OperationReply:
+    """Billable verifications of each of the last 30 UTC days."""
+    today = service.now().date()
+    first = today - timedelta(days=USAGE_DAYS - 1)
+    counted = await service.store.days(call.caller.account.id, first, today)
+    calls = {count.day: count.calls for count in counted}
+    days = [first + timedelta(days=n) for n in range(USAGE_DAYS)]
+    return reply(200, ManagementUsageResponse([UsageDay(day, calls.get(day, 0)) for day in days]))
+
+
+async def get_usage_summary(service: Service, call: Call) -> OperationReply:
+    """This month: used, included, left, beyond, and what that costs."""
+    plan = service.plan(call.caller)
+    ledger = await service.store.ledger(call.caller)
+    used = used_this_month(service, call.caller, ledger)
+    end = next_month(ledger.asked_at)
+    start = ledger.asked_at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return reply(
+        200,
+        ManagementUsageSummaryResponse(
+            period=Period(start, end),
+            calls_used=used,
+            calls_included=plan.monthly_calls,
+            calls_remaining=max(0, plan.monthly_calls - used),
+            overage_calls=overage_calls(plan, used),
+            estimated_cost_eur=eur_up(overage_micros(plan, used)),
+            tier=sold_tier(plan.tier),
+        ),
+    )
+
+
+def used_this_month(service: Service, caller: Caller, ledger: Ledger) -> int:
+    """This month's units on the free tier, billable verifications on the paid tiers."""
+    free = service.plan(caller).monthly_quota is not None
+    return ledger.month_units if free else ledger.month_billable
+
+
+SUMMARY = Operation(
+    "get_usage_summary", "GET", "/v1/management/usage/summary", "This month's use and its cost",
+    get_usage_summary, "provisioning", ManagementUsageSummaryResponse, may=MANAGING,
+    examples=(
+        ManagementUsageSummaryResponse(
+            Period(MONTH, NEXT_MONTH), 5_100, 5_000, 0, 100, 0.4, "builder"
+        ),
+    ),
+)  # fmt: skip
+DAYS = Operation(
+    "get_usage", "GET", "/v1/management/usage", "Billable verifications a day, 30 days",
+    get_usage, "provisioning", ManagementUsageResponse, may=MANAGING,
+    examples=(
+        ManagementUsageResponse([UsageDay(date(2026, 3, 13), 310), UsageDay(date(2026, 3, 14), 42)]),
+    ),
+)  # fmt: skip
