@@ -1,14 +1,27 @@
 """The callback at the end of a list: a job whose result is known. Pure."""
 
 from datetime import datetime
+from typing import Literal
 
 import msgspec
 
-from mailprobe.api.schema import ListCallback
+from mailprobe.api.schema import Instant
 from mailprobe.storage.list_records import StoredList
 from mailprobe.storage.records import JobOrder
 
 _encode = msgspec.json.Encoder().encode
+
+
+class ListCallback(msgspec.Struct, frozen=True):
+    """The body of a list's callback."""
+
+    list_id: str
+    status: Literal["done"]
+    rows: int
+    addresses: int
+    counts: dict[str, int]
+    created_at: Instant
+    ended_at: Instant
 
 
 def callback_of(ended: StoredList, secret: str | None, now: datetime) -> JobOrder | None:

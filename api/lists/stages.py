@@ -2,11 +2,51 @@
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Annotated, Literal
+
+from msgspec import Struct
 
 from mailprobe.api.quota.list_charge import FREE_SHARE
 from mailprobe.api.results.waiting import HostStanding
-from mailprobe.api.schema import ListStage, ListStatus, ListWait, ListWaitCause, WaitingHost
+from mailprobe.api.schema import Instant, says
 from mailprobe.storage.list_records import NO_WAITS, HostWait, ListWaits, StoredList
+
+ListStatus = Literal["reading", "running", "paused", "done", "failed", "cancelled"]
+ListStage = Literal["asking", "waiting"]
+# minute: the key's limit. plan: the month or the cap is used up. recheck: what time may cure.
+# hosts: mail hosts take no more now. paused: by the operator of the service.
+ListWaitCause = Literal["minute", "plan", "recheck", "hosts", "self_protection", "paused"]
+
+
+class WaitingHost(Struct, frozen=True):
+    """Addresses that wait for one mail host, and about when none does any more."""
+
+    host: Annotated[str, says("The name of the mail host.")]
+    addresses: Annotated[int, says("How many different addresses it has: a unit each.")]
+    refusals_in_10_min: Annotated[
+        int,
+        says(
+            "How many refused addresses the host takes in ten minutes; 0 where something else is the reason."
+        ),
+    ]
+    reason: Annotated[str, says("Why, in one word.")]
+    until: Annotated[Instant, says("When they are asked again, or the first of them.")]
+    done_about: Annotated[Instant, says("About when none of them waits any more.")]
+
+
+class ListWait(Struct, frozen=True):
+    """What addresses of a list wait for. `hosts` are those at which most wait, of `hosts_count`."""
+
+    cause: Annotated[ListWaitCause, says("The code of the error that paused it or made it fail.")]
+    addresses: Annotated[int, says("How many different addresses it has: a unit each.")]
+    until: Annotated[Instant | None, says("When they are asked again, or the first of them.")] = (
+        None
+    )
+    hosts_count: Annotated[int, says("How many mail hosts they wait for.")] = 0
+    hosts: Annotated[
+        tuple[WaitingHost, ...], says("The mail hosts at which most wait, at most ten.")
+    ] = ()
+
 
 # The code of the error that lets a running list wait -> the cause.
 CAUSES: dict[str, ListWaitCause] = {

@@ -26,6 +26,7 @@ from mailprobe.api.live.messages import (
     typed_line,
 )
 from mailprobe.api.observability.request_context import RequestContext
+from mailprobe.api.operations.list_jobs import response_of, waits_of
 from mailprobe.api.operations.verify import result_of
 from mailprobe.api.quota.charge import ChargedAnswers, Verifications, charge
 from mailprobe.api.refusals import (
@@ -37,7 +38,6 @@ from mailprobe.api.refusals import (
     Refusal,
     UsageUnknown,
 )
-from mailprobe.api.rest.lists import response_of, waits_of
 from mailprobe.api.service import Service
 from mailprobe.engine.evidence import EvidenceBudget
 from mailprobe.storage.contract import StoreUnavailable

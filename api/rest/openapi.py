@@ -12,7 +12,6 @@ from mailprobe.api.operations.keys import ManagementProvisioningKeyResponse
 from mailprobe.api.operations.operation import NDJSON, XLSX, Operation
 from mailprobe.api.operations.verify import VerifyEmailResult
 from mailprobe.api.refusals import Refusal
-from mailprobe.api.rest.examples import BODIES
 from mailprobe.api.rest.openapi_text import (
     CALLBACK,
     CALLBACK_HEADERS,
@@ -43,7 +42,7 @@ Examples = Mapping[type[msgspec.Struct], Any]
 
 def examples_of(operations: Sequence[Operation]) -> Examples:
     """An example of each body, as built-in types for JSON."""
-    bodies = [*BODIES, *(each for operation in operations for each in operation.examples)]
+    bodies = [each for operation in operations for each in operation.examples]
     return {type(body): msgspec.to_builtins(body) for body in bodies}
 
 

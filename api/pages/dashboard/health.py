@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
+from mailprobe.api.operations.list_jobs import ListResponse
 from mailprobe.api.pages.dashboard.frame import HOME, LISTS_PAGE
 from mailprobe.api.pages.dashboard.operators import PAGE as OPERATOR_PAGE
-from mailprobe.api.schema import ListResponse
 from mailprobe.api.service import Service
 from mailprobe.storage.records import Job
 

@@ -5,6 +5,7 @@ from datetime import date, timedelta
 
 from quart import Blueprint, Response
 
+from mailprobe.api.operations.list_jobs import ListsResponse
 from mailprobe.api.operations.usage import USAGE_DAYS, ManagementUsageSummaryResponse
 from mailprobe.api.pages.dashboard.account_pages import euros_of
 from mailprobe.api.pages.dashboard.frame import HOME, Frame, caller, is_operator
@@ -13,7 +14,6 @@ from mailprobe.api.pages.dashboard.work.work_pages import shown_lists
 from mailprobe.api.pages.icons import KINDS, ChartDay, stacked_days
 from mailprobe.api.quota.pricing import eur_up, overage_micros
 from mailprobe.api.results.advice import ANSWERS_BY_COLOUR
-from mailprobe.api.schema import ListsResponse
 from mailprobe.storage.records import DayCount
 
 UNDER_WAY = frozenset({"reading", "running"})

@@ -26,10 +26,10 @@ from mailprobe.api.admission.turns import FairTurns
 from mailprobe.api.lists import downloads
 from mailprobe.api.lists import worker as list_worker
 from mailprobe.api.lists.worker import LEASE_S, open_lists
+from mailprobe.api.operations.list_jobs import ListResponse
 from mailprobe.api.quota.list_limits import ACCOUNT_DOWNLOADS_MAX, ROWS_MAX, ListLimits
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.reader import chunks
-from mailprobe.api.schema import ListResponse
 from mailprobe.api.serve import create_app
 from mailprobe.engine.testing.faults import Late
 from mailprobe.engine.testing.mail_host import MailHost
@@ -447,7 +447,7 @@ async def test_an_unavailable_store_loses_nothing(autojump_clock: trio.testing.M
 async def test_a_list_that_unpacks_to_too_much_is_refused(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mailprobe.api.rest.lists.UNPACKED_OCTETS_MAX", 1 << 20)
+    monkeypatch.setattr("mailprobe.api.operations.list_uploads.UNPACKED_OCTETS_MAX", 1 << 20)
     monkeypatch.setattr("mailprobe.api.listfile.workbook.strings.STRINGS_OCTETS_MAX", 1_000)
     async with open_list_shop() as shop:
         got = await send(shop, gzip.compress(b"email\n" + b"a" * (2 << 20)))

@@ -12,12 +12,12 @@ import trio.testing
 
 from mailprobe.api.lists.results import disposition
 from mailprobe.api.lists.stages import progress_of, standing_of
+from mailprobe.api.operations.list_jobs import ListResponse
 from mailprobe.api.pages.dashboard.work.list_preview import Preview, preview_of
 from mailprobe.api.pages.dashboard.work.list_states import state_of, waits_of
 from mailprobe.api.pages.dashboard.work.list_table import table_query
 from mailprobe.api.results.list_reading import ListReading, encode_reading
 from mailprobe.api.results.stored_row import StoredRow, encode_row
-from mailprobe.api.schema import ListResponse
 from mailprobe.engine.verdict import Reason
 from mailprobe.storage.list_records import (
     NO_WAITS,

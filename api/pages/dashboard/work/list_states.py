@@ -4,11 +4,12 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 
+from mailprobe.api.lists.stages import ListWait, WaitingHost
+from mailprobe.api.operations.list_jobs import ListResponse
 from mailprobe.api.pages.dashboard.health import words_of_cause
 from mailprobe.api.results.advice import ANSWERS, AnswerWords, reason_words
 from mailprobe.api.results.lights import WORDS
 from mailprobe.api.results.marks import ResultKind
-from mailprobe.api.schema import ListResponse, ListWait, WaitingHost
 from mailprobe.engine.verdict import Reason
 
 # What lets addresses wait, but for mail hosts, which are named one by one.

@@ -24,6 +24,7 @@ from mailprobe.api.lists.table import (
     read_rows,
     search_rows,
 )
+from mailprobe.api.operations.list_jobs import FORMATS, ListResponse, formulas_of
 from mailprobe.api.pages.dashboard.frame import HEADERS, LISTS_PAGE, Frame, is_part
 from mailprobe.api.pages.dashboard.refusal_words import words_of
 from mailprobe.api.pages.dashboard.try_page import (
@@ -34,12 +35,10 @@ from mailprobe.api.pages.dashboard.try_page import (
 )
 from mailprobe.api.pages.dashboard.work.list_states import reasons_of
 from mailprobe.api.refusals import ListNotFound, Refusal
-from mailprobe.api.rest.lists import FORMATS, formulas_of
 from mailprobe.api.results.advice import ANSWERS, advice_of, answer_of, why_of
 from mailprobe.api.results.marks import LIGHTS, REASONS, STATUSES, ResultKind
 from mailprobe.api.results.row_filter import RowFilter
 from mailprobe.api.results.row_result import suggested
-from mailprobe.api.schema import ListResponse
 from mailprobe.storage.list_records import StoredList
 
 TEXT_CHARACTERS_MAX = 100  # of a search

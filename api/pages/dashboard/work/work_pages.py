@@ -8,6 +8,7 @@ import trio
 from quart import Blueprint, Response, request
 
 from mailprobe.api.lists.table import Marks, read_marks
+from mailprobe.api.operations.list_jobs import ListResponse, ListsResponse
 from mailprobe.api.operations.usage import ManagementUsageSummaryResponse
 from mailprobe.api.pages.dashboard.frame import (
     HEADERS,
@@ -36,7 +37,6 @@ from mailprobe.api.quota.pricing import eur_up, overage_micros
 from mailprobe.api.refusals import InvalidRequest
 from mailprobe.api.rest.app import this_request
 from mailprobe.api.results.marks import passing_of
-from mailprobe.api.schema import ListResponse, ListsResponse
 from mailprobe.storage.list_records import StoredList
 
 MARKS_MAX = 200_000  # addresses whose answers a page of lists counts: some ms

@@ -1,0 +1,342 @@
+"""The operations on lists: see how far one is, fetch its results, pause, end, delete."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Struct
+
+from mailprobe.api.errors import Misuse
+from mailprobe.api.listfile.formulas import Formulas
+from mailprobe.api.lists.downloads import begun
+from mailprobe.api.lists.results import (
+    ListResults,
+    csv_parts,
+    disposition,
+    ndjson_parts,
+    workbook_parts,
+)
+from mailprobe.api.lists.stages import (
+    ListStage,
+    ListStatus,
+    ListWait,
+    WaitingHost,
+    progress_of,
+    standing_of,
+)
+from mailprobe.api.operations.examples import AT, ID
+from mailprobe.api.operations.operation import (
+    KEYED,
+    NDJSON,
+    REPEATABLE,
+    XLSX,
+    Call,
+    Operation,
+    OperationReply,
+    StreamedParts,
+    parameter,
+    reply,
+)
+from mailprobe.api.refusals import (
+    InvalidRequest,
+    ListNotFound,
+)
+from mailprobe.api.results.lights import lights_of
+from mailprobe.api.results.list_reading import ListReading, decode_reading
+from mailprobe.api.results.row_filter import RowFilter
+from mailprobe.api.schema import Instant, says
+from mailprobe.api.service import Service
+from mailprobe.storage.list_records import NO_WAITS, ListState, ListWaits, StoredList
+
+LISTS = "/v1/lists"
+LISTED_MAX = 100
+CSV = "text/csv; charset=utf-8"
+
+FORMATS: Mapping[str, tuple[str, Callable[[ListResults], AsyncGenerator[bytes, None]]]] = {
+    "ndjson": (NDJSON, ndjson_parts),
+    "csv": (CSV, csv_parts),
+    "xlsx": (XLSX, workbook_parts),
+}
+
+
+LIST_PARAMETERS = (
+    parameter("search", "Only lists with this text in their name, or whose id begins with it."),
+)
+RESULT_PARAMETERS = (
+    parameter("format", "The format of the rows.", enum=list(FORMATS), default="ndjson"),
+    parameter(
+        "only",
+        "Only the rows of these lights, such as green,yellow.",
+        pattern="^(green|yellow|red)(,(green|yellow|red))*$",
+    ),
+    parameter(
+        "formulas",
+        "Cells of CSV that begin like a formula: guard puts an apostrophe before them.",
+        enum=["guard", "keep"],
+        default="guard",
+    ),
+)
+
+
+def units_a_minute(service: Service, call: Call) -> int:
+    """The units that the account may take in a minute."""
+    return service.plan(call.caller).rate_limit_per_min
+
+
+class ListResponse(Struct, frozen=True, kw_only=True):
+    """A list. `counts` has its answered addresses by status; `cause` says why it waits or failed."""
+
+    list_id: Annotated[str, says("The id of the list: /v1/lists/{id} has its state.")]
+    name: Annotated[str, says("The name of the file, for people.")]
+    status: Annotated[
+        ListStatus,
+        says(
+            "`loading`: its rows are being read. `running`. `paused`: by you, or by a limit that `cause` names. `done`. `failed`: see `cause`. `cancelled`."
+        ),
+    ]
+    created_at: Annotated[Instant, says("When it was created.")]
+    rows: Annotated[int, says("How many rows it has.")]
+    addresses: Annotated[int, says("How many different addresses it has: a unit each.")]
+    answered: Annotated[int, says("How many of them are answered.")]
+    counts: Annotated[dict[str, int], says("How many of the answered addresses have each status.")]
+    per_minute: Annotated[float, says("Answers a minute since the list was started or resumed.")]
+    left_s: Annotated[
+        float | None,
+        says(
+            "Seconds until all are answered, at this rate, within the limit of a minute, and by what mail hosts take."
+        ),
+    ] = None
+    cause: Annotated[str | None, says("The code of the error that paused it or made it fail.")] = (
+        None
+    )
+    ended_at: Annotated[Instant | None, says("When it ended.")] = None
+    recheck_at: Annotated[
+        Instant | None, says("When what time may cure is asked again, or was last.")
+    ] = None
+    stage: Annotated[
+        ListStage | None, says("While it runs: addresses are asked, or all that are left wait.")
+    ]
+    waits_until: Annotated[
+        Instant | None, says("While all wait: when the first of them is asked again.")
+    ] = None
+    waits_for: Annotated[
+        tuple[ListWait, ...], says("What addresses wait for, also while others are asked.")
+    ] = ()
+    patience_s: Annotated[
+        int, says("So many seconds each address may wait for what its mail host takes.")
+    ]
+    columns: Annotated[
+        list[str], says("The columns of the addresses; none: each line is an address.")
+    ] = []
+    unwrapped_rows: Annotated[
+        int, says("Rows in which something stood around the address, which was taken out.")
+    ] = 0
+    doubtful_rows: Annotated[
+        int, says("Rows whose address is only suggested, and was not verified.")
+    ] = 0
+    several_rows: Annotated[
+        int, says("Rows with several addresses in one cell, which are all verified.")
+    ] = 0
+
+
+class ListsResponse(Struct, frozen=True):
+    """The account's lists, newest first, at most a hundred."""
+
+    lists: Annotated[list[ListResponse], says("The lists, newest first.")]
+
+
+async def list_lists(service: Service, call: Call) -> OperationReply:
+    """The account's lists of the key's kind, newest first."""
+    caller = call.caller
+    kind = None if caller.key.kind == "provisioning" else caller.key.is_test
+    text = call.only_value("search", "lists") or ""
+    found = await service.store.lists(caller.account.id, limit=LISTED_MAX, is_test=kind)
+    matching = [each for each in found if each.matches(text)]
+    waits = await waits_of(service, matching)
+    now, limit = service.now(), units_a_minute(service, call)
+    shown = [response_of(each, waits.get(each.id, NO_WAITS), now, limit) for each in matching]
+    return reply(200, ListsResponse(shown))
+
+
+async def waits_of(service: Service, lists: Sequence[StoredList]) -> Mapping[str, ListWaits]:
+    """What waits of those that run for their mail hosts."""
+    running = [each.id for each in lists if each.state == "running"]
+    return await service.store.list_waits(running) if running else {}
+
+
+async def get_list(service: Service, call: Call) -> OperationReply:
+    """A list: how far it is, and what was found."""
+    return await _shown(service, call, await _found(service, call))
+
+
+async def _shown(service: Service, call: Call, found: StoredList) -> OperationReply:
+    waits = (await waits_of(service, [found])).get(found.id, NO_WAITS)
+    return reply(200, response_of(found, waits, service.now(), units_a_minute(service, call)))
+
+
+async def get_list_results(service: Service, call: Call) -> OperationReply:
+    """The rows of a list with their results, as far as they are known."""
+    found = await _found(service, call)
+    name = call.only_value("format", "lists")
+    name = "ndjson" if name is None else name
+    if name not in FORMATS:
+        raise malformed("The query parameter format must be ndjson, csv or xlsx.")
+    only = call.only_value("only", "lists")
+    try:
+        lights = frozenset() if only is None else lights_of(only, "The query parameter only")
+    except Misuse as error:
+        raise malformed(f"{error.message}.") from None
+    media_type, make = FORMATS[name]
+    formulas = formulas_of(call.only_value("formulas", "lists"))
+    if formulas is None:
+        raise malformed("The query parameter formulas must be guard or keep.")
+    results = ListResults(service.store, found, RowFilter(lights), formulas)
+    parts = StreamedParts(await begun(found.account_id, make(results)))
+    headers = {
+        "Content-Disposition": disposition(found.name, name),
+        "X-Content-Type-Options": "nosniff",  # a browser shows no list as a page
+    }
+    return OperationReply(200, parts, headers, media_type)
+
+
+async def pause_list(service: Service, call: Call) -> OperationReply:
+    """Pause a list: nothing more is asked until it is resumed."""
+    return await _changed(service, call, "paused", "running")
+
+
+async def resume_list(service: Service, call: Call) -> OperationReply:
+    """Resume a paused list."""
+    done = await _changed(service, call, "running", "paused", key_id=call.caller.key.id)
+    if service.lists is not None:
+        service.lists.wake()
+    return done
+
+
+async def cancel_list(service: Service, call: Call) -> OperationReply:
+    """End a list. What is answered stays; nothing more is asked or counted."""
+    return await _changed(service, call, "cancelled", "running", "paused")
+
+
+async def delete_list(service: Service, call: Call) -> OperationReply:
+    """Delete a list with its rows and results; what is under way is not asked any more."""
+    found = await _found(service, call)
+    await service.store.change_list(found.id, "cancelled", before=["loading", "running", "paused"])
+    await service.store.delete_list(found.id, by=call.actor(service))
+    return OperationReply(204)
+
+
+async def _changed(
+    service: Service, call: Call, state: ListState, *before: ListState, key_id: str | None = None
+) -> OperationReply:
+    """Change the state if it is one of `before`; else the list stays as it is.
+
+    A list goes on by `key_id`'s limits, unless that would make a test live.
+    """
+    found = await _found(service, call)
+    if found.is_test != call.caller.key.is_test:
+        key_id = None
+    changed = await service.store.change_list(found.id, state, before=before, key_id=key_id)
+    return await _shown(service, call, changed or await _found(service, call))
+
+
+async def _found(service: Service, call: Call) -> StoredList:
+    list_id = call.path_id()
+    found = await service.store.stored_list(list_id) if list_id else None
+    if found is None or not call.caller.may_see(found.account_id, is_test=found.is_test):
+        raise ListNotFound
+    return found
+
+
+def formulas_of(text: str | None) -> Formulas | None:
+    """What becomes of formulas; None for what is no such word."""
+    known: dict[str, Formulas] = {"guard": "guard", "keep": "keep"}
+    return "guard" if text is None else known.get(text)
+
+
+def response_of(
+    found: StoredList, waits: ListWaits, now: datetime, units_per_minute: int
+) -> ListResponse:
+    """How far a list is, and what it waits for."""
+    standing = standing_of(found, waits, now)
+    progress = progress_of(found, now, units_per_minute, waits)
+    left_s = progress.left_s
+    reading = decode_reading(found.reading) or ListReading()
+    return ListResponse(
+        list_id=found.id,
+        name=found.name,
+        status=standing.status,
+        created_at=found.created_at,
+        rows=found.rows,
+        addresses=found.addresses,
+        answered=found.answered,
+        counts=dict(found.counts),
+        per_minute=round(progress.per_s * 60, 1),
+        left_s=None if left_s is None else round(left_s, 1),
+        cause=found.cause,
+        ended_at=found.ended_at,
+        recheck_at=found.recheck_at if found.state in ("running", "paused") else None,
+        stage=standing.stage,
+        waits_until=standing.waits_until,
+        waits_for=standing.waits_for,
+        patience_s=found.patience_s,
+        columns=reading.columns,
+        unwrapped_rows=reading.unwrapped,
+        doubtful_rows=reading.doubtful,
+        several_rows=reading.several,
+    )
+
+
+def malformed(why: str) -> InvalidRequest:
+    return InvalidRequest(why, "lists")
+
+
+EXAMPLE = ListResponse(
+    list_id=str(ID),
+    name="customers.csv",
+    status="running",
+    created_at=AT,
+    rows=1_200,
+    addresses=1_150,
+    answered=400,
+    counts={"deliverable": 350, "undeliverable": 30, "unknown": 20},
+    per_minute=800.0,
+    stage="asking",
+    left_s=1_190.5,
+    waits_for=(ListWait("hosts", 41, AT, 1, (WaitingHost("mx.hoster.example", 41, 16, "host_budget", AT, AT),)),),
+    patience_s=14_400,
+)  # fmt: skip
+
+OPERATIONS = (
+    Operation(
+        "list_lists", "GET", LISTS, "The lists, newest first",
+        list_lists, "standard", ListsResponse, section="lists", may=(*KEYED, InvalidRequest),
+        tool=False, parameters=LIST_PARAMETERS, examples=(ListsResponse([EXAMPLE]),),
+    ),
+    Operation(
+        "get_list", "GET", LISTS + "/{id}", "A list: its state and its counts",
+        get_list, "standard", ListResponse, section="lists", may=(*KEYED, ListNotFound), tool=False,
+        examples=(EXAMPLE,),
+    ),
+    Operation(
+        "get_list_results", "GET", LISTS + "/{id}/results", "The rows of a list with their results",
+        get_list_results, "standard", None, section="lists",
+        may=(*KEYED, ListNotFound, InvalidRequest), tool=False, parameters=RESULT_PARAMETERS,
+        media_types=tuple(media_type for media_type, _ in FORMATS.values()),
+    ),
+    *(
+        Operation(
+            f"{word}_list", "POST", f"{LISTS}/{{id}}/{word}", summary,
+            handler, "standard", ListResponse, section="lists",
+            may=(*KEYED, *REPEATABLE, InvalidRequest, ListNotFound), tool=False,
+        )
+        for word, handler, summary in (
+            ("pause", pause_list, "Pause a list"),
+            ("resume", resume_list, "Resume a paused list"),
+            ("cancel", cancel_list, "End a list"),
+        )
+    ),
+    Operation(
+        "delete_list", "DELETE", LISTS + "/{id}", "Delete a list with its results",
+        delete_list, "standard", None, 204, section="lists", may=(*KEYED, ListNotFound), tool=False,
+    ),
+)  # fmt: skip

@@ -1,0 +1,244 @@
+"""The operation that takes a list: its file is read, stored in chunks, and verified in the background."""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from functools import partial
+from uuid import uuid4
+
+from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
+from mailprobe.api.jobs.worker import RECHECK_S
+from mailprobe.api.listfile import ReadOptions
+from mailprobe.api.lists.spool import spooled
+from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
+from mailprobe.api.observability.request_context import present_trace
+from mailprobe.api.operations.list_jobs import (
+    LISTS,
+    ListResponse,
+    malformed,
+    response_of,
+    units_a_minute,
+)
+from mailprobe.api.operations.operation import (
+    BODIED,
+    KEYED,
+    REPEATABLE,
+    Call,
+    Operation,
+    OperationReply,
+    parameter,
+    reply,
+)
+from mailprobe.api.operations.verify import SECRET_CHARACTERS_MAX, SECRET_CHARACTERS_MIN
+from mailprobe.api.quota.list_limits import (
+    NAME_CHARACTERS_MAX,
+    UNPACKED_OCTETS_MAX,
+    UPLOAD_OCTETS_MAX,
+)
+from mailprobe.api.refusals import (
+    ListNotFound,
+    ListsTooFast,
+    ListsTooLarge,
+    SlowUpload,
+    TooManyKeptLists,
+    TooManyLists,
+)
+from mailprobe.api.service import Service
+from mailprobe.api.settings import PATIENCE_S_MAX
+from mailprobe.storage import contract
+from mailprobe.storage.list_records import NO_WAITS, ListOrder, ListState, StoredList
+
+OpenReader = Callable[[], AbstractAsyncContextManager[ListReader]]
+
+COLUMNS_MAX = 20  # of addresses: each has its own columns of results
+UNNAMED = "list"
+CREATE_PARAMETERS = (
+    parameter(
+        "column",
+        "The column of the addresses: its name, or its number from 1. Given several times, each "
+        "column has its own results, named after it.",
+    ),
+    parameter("sheet", "The sheet of a workbook: its title, or its number from 1."),
+    parameter("name", "A name for people, such as the file's.", maxLength=NAME_CHARACTERS_MAX),
+    parameter("start", "0: the list waits until it is resumed.", enum=["0", "1"], default="1"),
+    parameter("recheck", "1: ask again later what time may cure.", enum=["0", "1"], default="0"),
+    parameter(
+        "strict_clocks",
+        "1: give slow hosts no more time then than in the first pass.",
+        enum=["0", "1"],
+        default="0",
+    ),
+    parameter(
+        "patience_s",
+        "How many seconds each address may wait for what its mail host takes; 0: not at all.",
+        type="integer",
+        minimum=0,
+        maximum=int(PATIENCE_S_MAX),
+    ),
+    parameter("smtp", "0: ask no mail host.", enum=["0", "1"], default="1"),
+    parameter("webhook", "A public https URL, called when the list is done."),
+    parameter("Webhook-Secret", "Signs the callback.", "header"),
+)
+
+
+async def create_list(service: Service, call: Call) -> OperationReply:
+    """Send a list: CSV, TSV, NDJSON, XLSX or lines. It is verified in the background."""
+    queue = service.lists
+    if queue is None or call.receive is None:
+        raise malformed("This service runs no background jobs, so it takes no lists.")
+    extension = _extension_of(call.sent.get("content-type", "application/octet-stream"))
+    order = _order(call, service.list_limits.patience_s)
+    starts = _switch(call, "start", default=True)
+    account, limits = call.caller.account, service.list_limits
+    sheet = call.only_value("sheet", "lists") or None
+    columns = tuple(name for name in call.query.get("column", []) if name)
+    if len(columns) > COLUMNS_MAX:
+        raise malformed(f"The query parameter column is there more than {COLUMNS_MAX} times.")
+    reading = ReadOptions(
+        column=columns or None,
+        sheet=sheet,
+        unpacked_octets_max=limits.octets_of(account.tier, UNPACKED_OCTETS_MAX),
+        lines_max=limits.lines_of(account.tier),
+    )
+    octets_max = limits.octets_of(account.tier, limits.octets_max)
+    async with spooled(
+        call.receive, account.id, octets_max, call.admission.stored, limits.upload_folder
+    ) as upload:
+        rows_max = limits.rows_of(account.tier)
+        opened = partial(
+            open_list_reader, account, upload, extension, order.name, reading, rows_max
+        )
+        made = await call.at_most_once(lambda: _store_list(service, call, order, opened, starts))
+    queue.wake()
+    return made
+
+
+async def _store_list(
+    service: Service, call: Call, order: ListOrder, opened: OpenReader, starts: bool
+) -> OperationReply:
+    """Store the rows, then let the list run; what fails leaves nothing. Raises Refusal."""
+    store, mib_max = service.store, service.plan(call.caller).lists_mib
+    state: ListState = "running" if starts else "paused"
+    await _create(service, call, order)
+    try:
+        async with opened() as reader:
+            while chunks := await reader.next_chunks():
+                if not await store.add_chunks(order.id, chunks, octets_max=mib_max << 20):
+                    raise ListNotFound
+        # The answer is made in the thread of the transaction.
+        now, limit = service.now(), units_a_minute(service, call)
+        made = await store.change_list(
+            order.id, state, before=["loading"], loaded=reader.loaded,
+            idempotency=call.idempotency, answer=lambda made: call.answered(_accepted(made, now, limit)),
+        )  # fmt: skip
+        if made is None:
+            raise ListNotFound
+    except contract.ListRoomExceeded:
+        _delete_later(service, call, order.id)
+        raise ListsTooLarge(mib_max) from None
+    except BaseException:
+        _delete_later(service, call, order.id)
+        raise
+    call.mark_kept()
+    return _accepted(made, now, limit)
+
+
+def _accepted(made: StoredList, now: datetime, limit: int) -> OperationReply:
+    return reply(202, response_of(made, NO_WAITS, now, limit))
+
+
+def _delete_later(service: Service, call: Call, list_id: str) -> None:
+    """Delete what is stored of an upload that fails.
+
+    It may have been stored whole, by a transaction whose answer was lost. With an idempotency key
+    it then stays: the answer to it is stored too, and a repeat of the request returns that.
+    """
+
+    async def delete() -> None:
+        await service.store.drop_upload(list_id)
+        if call.idempotency is None:
+            await service.store.delete_list(list_id)
+
+    service.background_writes.write_until_durable(delete)
+
+
+async def _create(service: Service, call: Call, order: ListOrder) -> None:
+    """Store the list without its rows. Raises Refusal."""
+    bounds = service.list_limits.bounds
+    try:
+        await service.store.create_list(call.caller, order, bounds)
+    except contract.ListLimitReached as reached:
+        kind = TooManyLists if reached.active else TooManyKeptLists
+        raise kind(reached.lists_max) from None
+    except contract.ListRateExceeded as early:
+        limit = bounds.per_minute_max
+        raise ListsTooFast(limit, early.asked_at, early.reset_at, 1) from None
+    except contract.OutcomeUnknown:  # it may be there
+        _delete_later(service, call, order.id)
+        raise
+
+
+def _order(call: Call, patience_s: int) -> ListOrder:
+    name = call.only_value("name", "lists") or UNNAMED
+    name = "".join(character if character.isprintable() else " " for character in name)
+    if len(name) > NAME_CHARACTERS_MAX:
+        raise malformed(f"The query parameter name has more than {NAME_CHARACTERS_MAX} characters.")
+    rechecks = len(RECHECK_S) if _switch(call, "recheck", default=False) else 0
+    strict = _switch(call, "strict_clocks", default=False)
+    smtp = _switch(call, "smtp", default=True)
+    patience_s = _patience_s(call.only_value("patience_s", "lists"), patience_s)
+    list_id, webhook = str(uuid4()), call.only_value("webhook", "lists")
+    if webhook is None:
+        return ListOrder(
+            list_id, name, None, "", rechecks=rechecks, strict_clocks=strict, asks_hosts=smtp,
+            patience_s=patience_s,
+        )  # fmt: skip
+    secret = call.sent.get("webhook-secret")
+    if secret is not None and not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_CHARACTERS_MAX:
+        raise malformed(
+            f"The header Webhook-Secret must have {SECRET_CHARACTERS_MIN} to "
+            f"{SECRET_CHARACTERS_MAX} characters."
+        )
+    try:
+        target = check_webhook(webhook)
+    except NotAWebhook as error:
+        raise malformed(f"The query parameter webhook is not valid: {error}.") from None
+    receiver = f"{call.caller.account.id} {target.authority}"
+    return ListOrder(
+        list_id, name, target.url, receiver, secret, rechecks, strict, smtp, present_trace(),
+        patience_s,
+    )  # fmt: skip
+
+
+def _patience_s(given: str | None, default_s: int) -> int:
+    value = given or str(default_s)
+    if not (value.isascii() and value.isdigit() and int(value[:9]) <= PATIENCE_S_MAX):
+        raise malformed(
+            f"The query parameter patience_s must be a number of seconds up to {PATIENCE_S_MAX:.0f}."
+        )
+    return int(value)
+
+
+def _switch(call: Call, name: str, *, default: bool) -> bool:
+    value = call.only_value(name, "lists") or str(int(default))
+    if value not in ("0", "1"):
+        raise malformed(f"The query parameter {name} must be 1 or 0.")
+    return value == "1"
+
+
+def _extension_of(media_type: str) -> str:
+    name = media_type.partition(";")[0].strip().lower()
+    if name not in EXTENSIONS:
+        known = ", ".join(EXTENSIONS)
+        raise malformed(f"The body's Content-Type is {name[:80]!r}; it takes {known}.")
+    return EXTENSIONS[name]
+
+
+OPERATIONS = (
+    Operation(
+        "create_list", "POST", LISTS, "Send a list",
+        create_list, "standard", ListResponse, 202, section="lists",
+        may=(*KEYED, *BODIED, *REPEATABLE, SlowUpload, TooManyLists, TooManyKeptLists, ListsTooLarge, ListsTooFast),
+        tool=False, uploads=True, octets_max=UPLOAD_OCTETS_MAX, parameters=CREATE_PARAMETERS,
+    ),
+)  # fmt: skip
