@@ -11,7 +11,7 @@ from math import ceil
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from mailprobe.api import refusals
 from mailprobe.api.refusals import Refusal, Section
@@ -24,7 +24,9 @@ class ApiError(Struct, frozen=True):
     error: Annotated[str, says("A code of this API, for programs: see the table of errors.")]
     message: Annotated[str, says("What is wrong.")]
     action: Annotated[str, says("What to do about it.")]
-    docs: Annotated[str, says("The section of the documentation.")]
+    docs: Annotated[
+        str, Meta(extra_json_schema={"format": "uri"}), says("The section of the documentation.")
+    ]
 
 
 class RateLimitError(ApiError, frozen=True):

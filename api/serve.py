@@ -46,6 +46,7 @@ from mailprobe.api.observability.shared_counters import SharedCounters
 from mailprobe.api.observability.traces import open_traces
 from mailprobe.api.operations.health import HEALTH
 from mailprobe.api.operations.list_jobs import LISTS
+from mailprobe.api.operations.table import description
 from mailprobe.api.operations.verify import LIVE
 from mailprobe.api.pages.about_probes import about_probes
 from mailprobe.api.pages.dashboard.documentation_key import reader_of
@@ -65,7 +66,6 @@ from mailprobe.api.quota.refusal_leases import open_refusal_leases
 from mailprobe.api.quota.self_probe import PROVIDERS, is_greeted
 from mailprobe.api.quota.self_protection import SelfProtection
 from mailprobe.api.rest.app import ApiApp, create_api
-from mailprobe.api.rest.operations import description
 from mailprobe.api.service import Build, Deployment, Payments, Service, new_service
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings

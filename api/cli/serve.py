@@ -186,7 +186,7 @@ def _counters(
         yield None
         return
     from mailprobe.api.observability.metrics import open_metrics
-    from mailprobe.api.rest.operations import OPERATIONS
+    from mailprobe.api.operations.table import OPERATIONS
 
     with open_metrics(workers, OPERATIONS, egresses) as counters:
         yield counters

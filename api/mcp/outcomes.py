@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Raw
 
 from mailprobe.api.mcp.jsonrpc import HANDSHAKE_VERSIONS, VERSIONS
-from mailprobe.api.rest.openapi import VERSION
+from mailprobe.api.operations.description import VERSION
 
 SERVER = {"name": "mailprobe", "title": "mailprobe", "version": VERSION}
 CAPABILITIES: dict[str, object] = {"tools": {"listChanged": False}}

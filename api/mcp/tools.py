@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from mailprobe.api.operations.description import schemas_of
+from mailprobe.api.operations.description_text import KEY_ID
 from mailprobe.api.operations.operation import Operation, OperationReply
-from mailprobe.api.rest.openapi import schemas_of
-from mailprobe.api.rest.openapi_text import KEY_ID
-from mailprobe.api.rest.operations import OPERATIONS
+from mailprobe.api.operations.table import OPERATIONS
 
 PROVISIONING_HEADER = "X-Service-Provisioning-Key"
 NEEDS_HEADER = f" Needs the header {PROVISIONING_HEADER}."

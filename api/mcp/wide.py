@@ -33,10 +33,10 @@ from mailprobe.api.mcp.tools import (
     resolved,
     tools,
 )
+from mailprobe.api.operations.description import schemas_of
 from mailprobe.api.operations.operation import NDJSON, Operation, OperationReply, StreamedParts
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.api.operations.verify import EMAILS_MAX, BatchRequest, VerifyRequest
-from mailprobe.api.rest.openapi import schemas_of
-from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.settings import PATIENCE_S_MAX
 
 LIST_EMAILS_MAX = 5_000  # a model has no more at hand; a longer list is a file

@@ -49,6 +49,7 @@ from mailprobe.api.operations.operation import (
     StreamedLines,
     StreamedParts,
 )
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.api.refusals import (
     InvalidRequest,
     MethodNotAllowed,
@@ -61,7 +62,6 @@ from mailprobe.api.refusals import (
 from mailprobe.api.rest.decoding import next_part, read_body
 from mailprobe.api.rest.dispatch import answer, preflight, refuse
 from mailprobe.api.rest.ndjson import NdjsonBody
-from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service
 

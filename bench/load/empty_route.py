@@ -6,10 +6,10 @@ row joins the table of operations in this process alone: the product has no such
     python -m mailprobe.bench.load.empty_route serve
 """
 
+from mailprobe.api.operations import table
 from mailprobe.api.operations.operation import KEYED, Call, Operation, OperationReply
 from mailprobe.api.quota.limits import LimitsLeft
 from mailprobe.api.quota.reserving import Charge
-from mailprobe.api.rest import operations
 from mailprobe.api.service import Service
 
 PATH = "/v1/empty"
@@ -26,7 +26,7 @@ EMPTY = Operation("empty", "GET", PATH, "Nothing", empty, "standard", None, may=
 
 
 def main() -> None:
-    operations.OPERATIONS = (*operations.OPERATIONS, EMPTY)  # before anything reads the table
+    table.OPERATIONS = (*table.OPERATIONS, EMPTY)  # before anything reads the table
     from mailprobe.api.cli import main as mailprobe
 
     mailprobe()

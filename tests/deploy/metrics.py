@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mailprobe.api.observability.catalogue import families
 from mailprobe.api.observability.exposition import page
 from mailprobe.api.observability.metrics import open_metrics
-from mailprobe.api.rest.operations import OPERATIONS
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.engine.egress import Egress, Egresses
 
 Series = dict[str, str]

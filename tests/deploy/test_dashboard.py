@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mailprobe.api.observability.catalogue import families
-from mailprobe.api.rest.operations import OPERATIONS
+from mailprobe.api.operations.table import OPERATIONS
 from tests.deploy.files import DASHBOARD_FILE
 from tests.deploy.metrics import TARGET_LABELS, selectors
 

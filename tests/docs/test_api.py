@@ -12,10 +12,10 @@ import pytest
 from mailprobe.api.error_table import TABLE as ERRORS
 from mailprobe.api.operations.account import ManagementAccountResponse
 from mailprobe.api.operations.operation import Operation
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.api.operations.usage import ManagementUsageResponse, ManagementUsageSummaryResponse
 from mailprobe.api.operations.verify import BatchVerifyResponse
 from mailprobe.api.quota.plans import MICROS_PER_EUR, SOLD
-from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.engine.evidence import Evidence
 from mailprobe.engine.lights import LIGHTS, light_of
 from mailprobe.engine.verdict import FIELDS, Outcome, Status, judge

@@ -23,6 +23,7 @@ from mailprobe.api.error_table import row_of
 from mailprobe.api.http.exchange import admission_of, headers_of_scope, request_id_of
 from mailprobe.api.observability.request_context import present
 from mailprobe.api.operations.operation import Call, OperationReply
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.instants import when
 from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, read_parts
@@ -41,7 +42,6 @@ from mailprobe.api.pages.dashboard.sessions import (
 from mailprobe.api.refusals import InvalidRequest, OurFault, Refusal, SlowBody
 from mailprobe.api.rest.app import this_request
 from mailprobe.api.rest.dispatch import perform, refusal_of_store
-from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.api.results.advice import ANSWERS_BY_COLOUR
 from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service

@@ -12,8 +12,8 @@ import trio
 import trio.testing
 
 from mailprobe.api.lists.worker import LEASE_S, ListQueue, open_lists
+from mailprobe.api.operations.table import description
 from mailprobe.api.quota.set_aside import HOST_WAIT_S_MAX, TURN_CHUNKS, TURN_S, ReturnTurns
-from mailprobe.api.rest.operations import description
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.lists.test_lists import (
     LISTS,

@@ -11,10 +11,10 @@ from mailprobe.api.mcp.app import origin_of
 from mailprobe.api.mcp.jsonrpc import error_body
 from mailprobe.api.mcp.tools import PROVISIONING_HEADER, TOOL_TEXTS
 from mailprobe.api.operations.billing import BillingPortalRequest
+from mailprobe.api.operations.description import examples_of
 from mailprobe.api.operations.keys import CreateKeyRequest
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.api.operations.verify import VerifyRequest
-from mailprobe.api.rest.openapi import examples_of
-from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.engine.verdict import FIELDS
 from tests.api.mcp.tool_server import (
     DOCS,

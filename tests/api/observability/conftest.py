@@ -9,7 +9,7 @@ from mailprobe.api.observability.shared_counters import (
     SharedCounters,
     open_shared_counters,
 )
-from mailprobe.api.rest.operations import OPERATIONS
+from mailprobe.api.operations.table import OPERATIONS
 from tests.api.observability.counting import SMALL
 
 

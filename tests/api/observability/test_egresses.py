@@ -2,7 +2,7 @@
 
 from mailprobe.api.egress.control import EgressNow
 from mailprobe.api.observability.metrics import Load, Metrics, open_metrics
-from mailprobe.api.rest.operations import OPERATIONS
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.engine.egress import Egress, Egresses
 from mailprobe.engine.observer import EngineStatistics
 from mailprobe.engine.verdict import Outcome

@@ -17,8 +17,8 @@ from mailprobe.api.observability.shared_counters import (
     OTHER,
     SharedCounters,
 )
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.api.quota.plans import PLANS
-from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.storage.contract import StoreUnavailable
 from tests.api.observability.counting import Read, counted, read

@@ -12,8 +12,8 @@ import trio
 from mailprobe.api import refusals
 from mailprobe.api.error_table import TABLE, body_of
 from mailprobe.api.mcp.jsonrpc import VERSION_2026
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.api.pages.search import SEARCHES_PER_S
-from mailprobe.api.rest.operations import OPERATIONS
 from tests.api.mcp.tool_server import listener_of
 from tests.api.service_fixture import PLACES, START, RunningService
 

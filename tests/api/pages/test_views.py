@@ -9,11 +9,11 @@ from quart import Response
 from quart_trio import QuartTrio
 
 from mailprobe.api.error_table import Links
+from mailprobe.api.operations.table import description
 from mailprobe.api.pages.about_probes import about_probes
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.examples import Places
 from mailprobe.api.pages.views import Documentation, pages_blueprint
-from mailprobe.api.rest.operations import description
 from mailprobe.engine.settings import EngineSettings
 
 LINKS = Links("http://api.test", "http://api.test/docs", "http://api.test/dashboard")

@@ -3,7 +3,7 @@
 import json
 
 from mailprobe.api.error_table import Links
-from mailprobe.api.rest.operations import description
+from mailprobe.api.operations.table import description
 
 URL = "http://127.0.0.1:8080"
 LINKS = Links(URL, f"{URL}/docs", f"{URL}/dashboard")

@@ -78,7 +78,7 @@ async def test_entries_come_in_pages_and_all_of_them_as_lines(autojump_clock):
 
 
 async def test_lines_go_on_beyond_a_page_of_the_store(autojump_clock, monkeypatch):
-    for module in ("api.rest.audit", "storage.audit"):
+    for module in ("api.operations.audit", "storage.audit"):
         monkeypatch.setattr(f"mailprobe.{module}.LISTED_MAX", 2)
     async with open_shop() as shop:
         for number in range(5):

@@ -11,8 +11,8 @@ import pytest
 from mailprobe.api import refusals
 from mailprobe.api.error_table import TABLE, body_of, body_of_code, headers_of, row_of
 from mailprobe.api.operations.examples import REFUSALS
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.api.refusals import Refusal, Section
-from mailprobe.api.rest.operations import OPERATIONS
 from mailprobe.storage.records import EPOCH
 from tests.api.service_fixture import PLACES
 

@@ -12,7 +12,7 @@ from mailprobe.api.forms.proof_of_work import LIFE_S, has_zero_bits
 from mailprobe.api.forms.visitors import CHECKS_PER_MIN, PREFLIGHTS_PER_MIN
 from mailprobe.api.keys import Prefix, mint
 from mailprobe.api.operations.forms import FORMS, reason_for_visitors
-from mailprobe.api.rest.operations import OPERATIONS
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.verdict import Blame, Reason
 from tests.api.mcp.tool_server import Listener

@@ -8,7 +8,7 @@ import httpx
 import pytest
 import trio
 
-from mailprobe.api.rest import operations
+from mailprobe.api.operations import table
 from mailprobe.bench.harness.figures import promised, read_results, write_results
 from mailprobe.bench.harness.tables import verdict_on
 from mailprobe.bench.lab import Lab
@@ -87,7 +87,7 @@ def test_the_empty_route_wants_a_key_and_is_in_no_product(tmp_path: Path, lab: L
         key = {"Authorization": f"Bearer {service.key}"}
         assert httpx.get(service.url + EMPTY, headers=key, trust_env=False).text == "{}"
         assert httpx.get(service.url + EMPTY, trust_env=False).status_code == 401
-    assert EMPTY not in {operation.path for operation in operations.OPERATIONS}
+    assert EMPTY not in {operation.path for operation in table.OPERATIONS}
 
 
 def test_a_service_that_cannot_start_says_why(tmp_path: Path, lab: Lab) -> None:

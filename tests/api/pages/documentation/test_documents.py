@@ -6,9 +6,9 @@ from typing import get_args
 
 import pytest
 
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.api.pages import documents
 from mailprobe.api.refusals import Section
-from mailprobe.api.rest.operations import OPERATIONS
 
 DOCS = Path(__file__).parents[4] / "docs"
 

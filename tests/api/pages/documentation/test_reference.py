@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mailprobe.api.error_table import TABLE, Links
+from mailprobe.api.operations.table import OPERATIONS, description
 from mailprobe.api.pages.reference import ReferenceOperation, operations_in
-from mailprobe.api.rest.operations import OPERATIONS, description
 
 LINKS = Links("http://api.test", "http://api.test/docs", "http://api.test/dashboard")
 SHOWN = {each.name: each for each in operations_in(json.loads(description(LINKS)))}

@@ -12,8 +12,8 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from mailprobe.api.error_table import TABLE
 from mailprobe.api.operations.bounces import BOUNCES
+from mailprobe.api.operations.table import OPERATIONS, description
 from mailprobe.api.quota.list_limits import BOUNDS
-from mailprobe.api.rest.operations import OPERATIONS, description
 from mailprobe.storage.list_records import ListOrder
 from mailprobe.storage.records import JobOrder
 from tests.api.service_fixture import FORM_ORIGIN, PLACES, RunningService

@@ -12,8 +12,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.api.operations.verify import LIVE
-from mailprobe.api.rest.operations import OPERATIONS
 from tests.api.service_process import Credentials, make_place, running
 from tests.warm_lab import start_lab
 
@@ -39,7 +39,7 @@ from uuid import uuid4
 
 import schemathesis
 
-from mailprobe.api.rest.openapi_text import HEADERS
+from mailprobe.api.operations.description_text import HEADERS
 
 lists, jobs = [], []  # that there are
 

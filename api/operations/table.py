@@ -19,12 +19,12 @@ from mailprobe.api.operations import (
     usage,
     verify,
 )
+from mailprobe.api.operations.description import describe
 from mailprobe.api.operations.operation import (
     Call,
     Operation,
     OperationReply,
 )
-from mailprobe.api.rest.openapi import describe
 from mailprobe.api.service import Service
 
 

@@ -7,25 +7,24 @@ import msgspec
 
 from mailprobe.api.error_table import TABLE, Links
 from mailprobe.api.jobs.rules import VerifyEmailCallback
-from mailprobe.api.operations.examples import example_refusal
-from mailprobe.api.operations.keys import ManagementProvisioningKeyResponse
-from mailprobe.api.operations.operation import NDJSON, XLSX, Operation
-from mailprobe.api.operations.verify import VerifyEmailResult
-from mailprobe.api.refusals import Refusal
-from mailprobe.api.rest.openapi_text import (
+from mailprobe.api.operations.description_text import (
     CALLBACK,
     CALLBACK_HEADERS,
+    ENGINE_FIELDS,
     EVIDENCE,
-    FIELDS,
     HEADERS,
     IDEMPOTENCY_KEY,
     KEY_ID,
-    NOTES,
     SECURITY_SCHEMES,
     UPLOAD,
     WEBHOOK,
     WORK_ID,
 )
+from mailprobe.api.operations.examples import example_refusal
+from mailprobe.api.operations.keys import ManagementProvisioningKeyResponse
+from mailprobe.api.operations.operation import NDJSON, XLSX, Operation
+from mailprobe.api.operations.verify import VerifyEmailResult
+from mailprobe.api.refusals import Refusal
 from mailprobe.engine import Verdict
 
 VERSION = "1.0.0"
@@ -84,15 +83,12 @@ def schemas_of(operations: Sequence[Operation]) -> dict[str, Any]:
     others = (VerifyEmailCallback, ManagementProvisioningKeyResponse)
     _, schemas = msgspec.json.schema_components((*bodies, *errors, *others), ref_template=SCHEMAS)
     schemas.pop("Verdict", None)  # the engine's name of a result without evidence
-    for schema, shape in schemas.items():
+    for shape in schemas.values():
         properties = shape.get("properties", {})
         for name, known in properties.items():
-            text = None if "description" in known else FIELDS.get(name)
-            properties[name] = {
-                **({"description": text} if text else {}),
-                **{key: value for key, value in known.items() if key != "default"},
-                **NOTES.get((schema, name), {}),
-            }
+            said = {} if "description" in known else ENGINE_FIELDS.get(name, {})
+            own = {key: value for key, value in known.items() if key != "default"}
+            properties[name] = {**said, **own}
     return _renamed(schemas)  # type: ignore[no-any-return]
 
 
