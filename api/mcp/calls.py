@@ -57,12 +57,12 @@ from mailprobe.api.mcp.tools import (
     INSTRUCTIONS,
     NEEDS_HEADER,
     PROVISIONING_HEADER,
+    WIDE_INSTRUCTIONS,
     Tool,
-    ToolRequest,
     tools,
+    wide_tools,
 )
-from mailprobe.api.mcp.wide import WIDE_INSTRUCTIONS, wide_tools
-from mailprobe.api.operations.operation import Inbound, Operation, OperationReply
+from mailprobe.api.operations.operation import Inbound, Operation, OperationReply, ToolRequest
 from mailprobe.api.refusals import (
     InvalidKey,
     MissingKey,

@@ -6,7 +6,15 @@ from uuid import UUID
 from msgspec import Struct
 
 from mailprobe.api.operations.examples import ID
-from mailprobe.api.operations.operation import MANAGING, Call, Operation, OperationReply, reply
+from mailprobe.api.operations.operation import (
+    MANAGING,
+    Call,
+    Operation,
+    OperationReply,
+    ToolForm,
+    ToolText,
+    reply,
+)
 from mailprobe.api.operations.usage import used_this_month
 from mailprobe.api.quota.plans import sold_tier
 from mailprobe.api.schema import Instant, says
@@ -74,6 +82,12 @@ OPERATIONS = (
     Operation(
         "get_account", "GET", "/v1/management/account", "The account, its tier and its limits",
         get_account, "provisioning", ManagementAccountResponse, may=MANAGING,
+        tool=ToolForm(
+        ToolText(
+        "The account", "The account's tier, its limits, its usage this month, its subscription.",
+        only_reads=True, repeats_freely=True,
+    )
+        ),
         examples=(ManagementAccountResponse(ID, "builder", AccountLimits(5_000, 100, 10), 1_234),),
     ),
 )  # fmt: skip

@@ -253,7 +253,7 @@ OPERATIONS = (
     Operation(
         "get_audit", "GET", "/v1/audit", "Who did what, when, and from where",
         get_audit, "provisioning", AuditResponse, section="audit",
-        may=(*MANAGING, InvalidRequest), tool=False, parameters=PARAMETERS, media_types=MEDIA_TYPES,
+        may=(*MANAGING, InvalidRequest), parameters=PARAMETERS, media_types=MEDIA_TYPES,
         examples=(
             AuditResponse([
                 AuditEntry(

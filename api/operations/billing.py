@@ -11,6 +11,8 @@ from mailprobe.api.operations.operation import (
     Call,
     Operation,
     OperationReply,
+    ToolForm,
+    ToolText,
     reply,
 )
 from mailprobe.api.refusals import NoBillingAccount, NoSuchRoute, ProviderUnavailable
@@ -74,6 +76,16 @@ PORTAL = Operation(
     create_billing_portal, "provisioning", ManagementBillingPortalResponse,
     takes=BillingPortalRequest, body_required=False,
     may=(*MANAGING, *BODIED, *REPEATABLE, NoBillingAccount, ProviderUnavailable),
+    tool=ToolForm(
+        ToolText(
+        "Open the billing portal",
+        "Create a link to the billing portal, where the account's owner sees invoices and "
+        "changes plan or payment. The link grants access: give it to the person only.",
+        reaches_out=True,
+    ),
+        BillingPortalRequest,
+        {"return_url": {"format": "uri", "description": "The http or https URL to which the portal returns."}},
+    ),
     examples=(
         BillingPortalRequest("https://shop.example.org/account"),
         ManagementBillingPortalResponse("https://billing.example.org/session/1"),
@@ -82,6 +94,6 @@ PORTAL = Operation(
 EVENTS = Operation(
     "take_billing_event", "POST", "/v1/billing/stripe", "Receive an event of the billing provider",
     receive_billing_event, None, None, 204, section="endpoints",
-    may=(*BODIED, ProviderUnavailable), tool=False, raw=BILLING_EVENT, octets_max=EVENT_OCTETS_MAX,
+    may=(*BODIED, ProviderUnavailable), raw=BILLING_EVENT, octets_max=EVENT_OCTETS_MAX,
     is_on=receives_billing_events,
 )  # fmt: skip

@@ -143,12 +143,12 @@ OPERATIONS = (
     Operation(
         "feed_bounces", "POST", "/v1/bounces", "Feed back which mails came back",
         feed_bounces, "standard", BounceCounts, section="bounces",
-        may=(*KEYED, *BODIED, *REPEATABLE), tool=False, raw=BOUNCES,
+        may=(*KEYED, *BODIED, *REPEATABLE), raw=BOUNCES,
         octets_max=BOUNCES_OCTETS_MAX, takes_basic=True, examples=(BounceCounts(1, 0, 0),),
     ),
     Operation(
         "forget_bounce", "DELETE", "/v1/bounces/{email}", "Forget that mail to an address came back",
-        forget_bounce, "standard", None, 204, section="bounces", may=(*KEYED, BounceNotFound), tool=False,
+        forget_bounce, "standard", None, 204, section="bounces", may=(*KEYED, BounceNotFound),
         parameters=(
             parameter("email", "The address, percent-encoded.", "path", required=True, maxLength=320),
         ),

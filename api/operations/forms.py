@@ -123,7 +123,7 @@ OPERATIONS = (
     Operation(
         "verify_form", "POST", FORMS, "Verify an address of a form in a web page",
         verify_form, "form", FormResponse,
-        takes=FormRequest, section="forms", tool=False, octets_max=FORM_OCTETS_MAX,
+        takes=FormRequest, section="forms", octets_max=FORM_OCTETS_MAX,
         may=(*KEYED, *BODIED, OriginNotAllowed, ProofRequired, FormBusy, FormOff, ProbingUnavailable),
         parameters=(
             parameter(

@@ -40,7 +40,7 @@ async def health(service: Service, call: Call) -> OperationReply:
 OPERATIONS = (
     Operation(
         "health", "GET", HEALTH, "Is the service up?",
-        health, None, HealthResponse, section="endpoints", tool=False, unready=HealthResponse,
+        health, None, HealthResponse, section="endpoints", unready=HealthResponse,
         parameters=(
             parameter(
                 "ready",

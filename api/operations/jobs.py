@@ -8,7 +8,16 @@ from msgspec import Meta, Struct
 
 from mailprobe.api.jobs.rules import VerifyEmailCallback
 from mailprobe.api.operations.examples import AT, ID, SOON
-from mailprobe.api.operations.operation import KEYED, Call, Operation, OperationReply, reply
+from mailprobe.api.operations.operation import (
+    KEYED,
+    Call,
+    ItemId,
+    Operation,
+    OperationReply,
+    ToolForm,
+    ToolText,
+    reply,
+)
 from mailprobe.api.operations.verify import (
     RESULT,
     VerifyEmailResult,
@@ -112,10 +121,26 @@ def _response(job: Job, attempts: list[JobAttempt]) -> JobResponse:
     )
 
 
+class JobId(ItemId, frozen=True):
+    """The id of a job."""
+
+    id: Annotated[str, says("The job_id of verify_email.")]
+
+
+GET_TOOL = ToolForm(
+    ToolText(
+        "A background verification",
+        "The state of a verification that was started with webhook or async, its result once "
+        "there is one, and the attempts to call back.",
+        only_reads=True,
+        repeats_freely=True,
+    ),
+    JobId,
+)
 OPERATIONS = (
     Operation(
         "get_job", "GET", "/v1/jobs/{id}", "A job: its state, result and attempts",
-        get_job, "standard", JobResponse, section="jobs", may=(*KEYED, JobNotFound), tool=False,
+        get_job, "standard", JobResponse, section="jobs", may=(*KEYED, JobNotFound), wide=GET_TOOL,
         examples=(
             JobResponse(
                 job_id=str(ID), status="done", created_at=AT, ended_at=SOON, result=RESULT,

@@ -7,6 +7,7 @@ found.
 from typing import Annotated, Literal
 from uuid import UUID
 
+import msgspec
 from msgspec import Meta, Struct
 
 from mailprobe.api.keys import LABEL, LABEL_CHARACTERS_MAX, key_hash, kind_of, mint, shown
@@ -16,8 +17,11 @@ from mailprobe.api.operations.operation import (
     MANAGING,
     REPEATABLE,
     Call,
+    ItemId,
     Operation,
     OperationReply,
+    ToolForm,
+    ToolText,
     reply,
 )
 from mailprobe.api.refusals import InvalidRequest, KeyNotFound, KeysTooFast, TooManyKeys
@@ -157,12 +161,62 @@ async def revoke_api_key(service: Service, call: Call) -> OperationReply:
     return OperationReply(204)
 
 
+class KeyId(ItemId, frozen=True):
+    """The id of a key."""
+
+    id: Annotated[
+        str, Meta(extra_json_schema={"format": "uuid"}), says("The key's id, from list_api_keys.")
+    ]
+
+
+REVOKED = {
+    "title": "Revoked",
+    "description": "The key with this id is revoked.",
+    "type": "object",
+    "properties": {"revoked": {"type": "boolean"}, "id": {"type": "string", "format": "uuid"}},
+    "required": ["revoked", "id"],
+}
+
+
+async def _revoked(taken: KeyId, reply: OperationReply) -> bytes:
+    return msgspec.json.encode({"revoked": True, "id": taken.id.lower()})
+
+
+CREATE_TOOL = ToolForm(
+    ToolText(
+        "Create an API key",
+        "Create a standard key for the account. The answer has the key, which is never shown "
+        "again: give it to the person and store it nowhere else.",
+    ),
+    CreateKeyRequest,
+    {"label": {"description": "The name of the key."}},
+)
+LIST_TOOL = ToolForm(
+    ToolText(
+        "List the API keys",
+        "List the account's active standard keys, without their secrets.",
+        only_reads=True,
+        repeats_freely=True,
+    )
+)
+REVOKE_TOOL = ToolForm(
+    ToolText(
+        "Revoke an API key",
+        "Revoke a standard key permanently: everything that uses it stops working at once, "
+        "including this connection if it uses the key. list_api_keys returns the ids.",
+        destroys=True,
+        repeats_freely=True,
+    ),
+    KeyId,
+    output=REVOKED,
+    answer_of=_revoked,
+)
 OPERATIONS = (
     Operation(
         "create_api_key", "POST", PATH, "Create a standard key",
         create_api_key, "provisioning", ManagementCreateKeyResponse, 201,
         takes=CreateKeyRequest, body_required=False,
-        may=(*MANAGING, *BODIED, *REPEATABLE, TooManyKeys, KeysTooFast),
+        may=(*MANAGING, *BODIED, *REPEATABLE, TooManyKeys, KeysTooFast), tool=CREATE_TOOL,
         examples=(
             CreateKeyRequest("checkout"),
             ManagementCreateKeyResponse(ID, KEY, AT, WARNING, "checkout"),
@@ -170,7 +224,7 @@ OPERATIONS = (
     ),
     Operation(
         "list_api_keys", "GET", PATH, "List the active standard keys",
-        list_api_keys, "provisioning", ManagementKeysListResponse, may=MANAGING,
+        list_api_keys, "provisioning", ManagementKeysListResponse, may=MANAGING, tool=LIST_TOOL,
         examples=(
             ManagementKeysListResponse([ManagementKey(ID, shown(KEY), AT, "checkout")], 1, 10),
         ),
@@ -178,5 +232,6 @@ OPERATIONS = (
     Operation(
         "revoke_api_key", "DELETE", f"{PATH}/{{id}}", "Revoke a standard key permanently",
         revoke_api_key, "provisioning", None, 204, may=(*MANAGING, KeyNotFound),
+        tool=REVOKE_TOOL,
     ),
 )  # fmt: skip

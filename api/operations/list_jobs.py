@@ -1,14 +1,16 @@
 """The operations on lists: see how far one is, fetch its results, pause, end, delete."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing
 from datetime import datetime
 from typing import Annotated
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Raw, Struct
 
 from mailprobe.api.errors import Misuse
 from mailprobe.api.listfile.formulas import Formulas
-from mailprobe.api.lists.downloads import begun
+from mailprobe.api.lists.downloads import BegunDownload, begun
 from mailprobe.api.lists.results import (
     ListResults,
     csv_parts,
@@ -31,10 +33,16 @@ from mailprobe.api.operations.operation import (
     REPEATABLE,
     XLSX,
     Call,
+    ItemId,
     Operation,
     OperationReply,
     StreamedParts,
+    ToolForm,
+    ToolRequest,
+    ToolText,
+    deleted_answer,
     parameter,
+    path_of,
     reply,
 )
 from mailprobe.api.refusals import (
@@ -290,6 +298,89 @@ def malformed(why: str) -> InvalidRequest:
     return InvalidRequest(why, "lists")
 
 
+# -- the tools ------------------------------------------------------------------------------------
+
+PAGE_ROWS_MAX = 200
+PAGE_OCTETS_MAX = 128 * 1024  # some 40,000 tokens; a single row may have more
+PAGE = {
+    "title": "ResultsPage",
+    "description": "A page of rows: their own fields, and those of their results; null where "
+    "there is no result yet.",
+    "type": "object",
+    "properties": {
+        "rows": {"type": "array", "items": {"type": "object"}},
+        "next_offset": {
+            "anyOf": [{"type": "integer"}, {"type": "null"}],
+            "description": "The offset of the next page; null at the end.",
+        },
+    },
+    "required": ["rows", "next_offset"],
+}
+DELETED = {
+    "title": "Deleted",
+    "description": "The list with this id is deleted.",
+    "type": "object",
+    "properties": {"deleted": {"type": "boolean"}, "id": {"type": "string", "format": "uuid"}},
+    "required": ["deleted", "id"],
+}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ListId(ItemId, frozen=True):
+    """The id of a list."""
+
+    id: Annotated[str, says("The list's id, from create_list or list_lists.")]
+
+
+class ResultsArguments(ListId, frozen=True):
+    """A page of a list's rows."""
+
+    only: Annotated[str | None, says("Only the rows of these lights, such as green,yellow.")] = None
+    offset: Annotated[int, Meta(ge=0), says("How many rows to pass over.")] = 0
+    limit: Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX), says("How many rows at most.")] = 50
+
+
+class ResultsPage(Struct, frozen=True):
+    """A page of rows. `next_offset` is that of the next page; null at the end."""
+
+    rows: list[Raw]
+    next_offset: int | None
+
+
+def _results(taken: ResultsArguments, octets: bytes) -> ToolRequest:
+    query = {"format": ["ndjson"], **({} if taken.only is None else {"only": [taken.only]})}
+    return ToolRequest(path_of(taken), query)
+
+
+async def _page(taken: ResultsArguments, reply: OperationReply) -> bytes:
+    assert isinstance(reply.body, StreamedParts)
+    return await page_of(reply.body.parts, taken.offset, taken.limit)
+
+
+async def page_of(parts: AsyncIterator[bytes], offset: int, limit: int) -> bytes:
+    """A page of lines in JSON, without reading further than to the row behind it."""
+    async with AsyncExitStack() as stack:
+        if isinstance(parts, AsyncGenerator | BegunDownload):
+            await stack.enter_async_context(aclosing(parts))
+        return _encode(await _read_page(parts, offset, limit))
+
+
+async def _read_page(parts: AsyncIterator[bytes], offset: int, limit: int) -> ResultsPage:
+    rows: list[Raw] = []
+    octets, number, rest = 0, 0, b""
+    async for part in parts:
+        *lines, rest = (rest + part).split(b"\n")
+        for line in lines:
+            if number >= offset:
+                octets += len(line)
+                if len(rows) == limit or (rows and octets > PAGE_OCTETS_MAX):
+                    return ResultsPage(rows, number)
+                rows.append(Raw(line))
+            number += 1
+    return ResultsPage(rows, None)
+
+
 EXAMPLE = ListResponse(
     list_id=str(ID),
     name="customers.csv",
@@ -310,33 +401,82 @@ OPERATIONS = (
     Operation(
         "list_lists", "GET", LISTS, "The lists, newest first",
         list_lists, "standard", ListsResponse, section="lists", may=(*KEYED, InvalidRequest),
-        tool=False, parameters=LIST_PARAMETERS, examples=(ListsResponse([EXAMPLE]),),
+        parameters=LIST_PARAMETERS, examples=(ListsResponse([EXAMPLE]),),
+        wide=ToolForm(
+        ToolText(
+        "The lists", "The account's lists, newest first, with their states and counts.",
+        only_reads=True, repeats_freely=True,
+    )
+        ),
     ),
     Operation(
         "get_list", "GET", LISTS + "/{id}", "A list: its state and its counts",
-        get_list, "standard", ListResponse, section="lists", may=(*KEYED, ListNotFound), tool=False,
+        get_list, "standard", ListResponse, section="lists", may=(*KEYED, ListNotFound),
         examples=(EXAMPLE,),
+        wide=ToolForm(
+        ToolText(
+        "A list's state",
+        "How far a list is, the seconds that are left, how many of its addresses have which "
+        "status, and why it waits if it does.",
+        only_reads=True, repeats_freely=True,
+    ),
+        ListId,
+        ),
     ),
     Operation(
         "get_list_results", "GET", LISTS + "/{id}/results", "The rows of a list with their results",
         get_list_results, "standard", None, section="lists",
-        may=(*KEYED, ListNotFound, InvalidRequest), tool=False, parameters=RESULT_PARAMETERS,
+        may=(*KEYED, ListNotFound, InvalidRequest), parameters=RESULT_PARAMETERS,
+        wide=ToolForm(
+        ToolText(
+        "A list's rows",
+        "A page of the rows of a list with their results, as far as they are known. Call it "
+        "again with next_offset as the offset until that is null.",
+        only_reads=True, repeats_freely=True,
+    ),
+        ResultsArguments, request_of=_results, output=PAGE, answer_of=_page,
+        ),
         media_types=tuple(media_type for media_type, _ in FORMATS.values()),
     ),
     *(
         Operation(
             f"{word}_list", "POST", f"{LISTS}/{{id}}/{word}", summary,
             handler, "standard", ListResponse, section="lists",
-            may=(*KEYED, *REPEATABLE, InvalidRequest, ListNotFound), tool=False,
+            may=(*KEYED, *REPEATABLE, InvalidRequest, ListNotFound), wide=ToolForm(text, ListId),
         )
-        for word, handler, summary in (
-            ("pause", pause_list, "Pause a list"),
-            ("resume", resume_list, "Resume a paused list"),
-            ("cancel", cancel_list, "End a list"),
+        for word, handler, summary, text in (
+            (
+                "pause", pause_list, "Pause a list",
+                ToolText(
+        "Pause a list", "Pause a list: nothing more is verified or counted until it is resumed.",
+        repeats_freely=True,
+    ),
+            ),
+            (
+                "resume", resume_list, "Resume a paused list",
+                ToolText(
+        "Resume a list", "Resume a paused list.", repeats_freely=True, reaches_out=True,
+    ),
+            ),
+            (
+                "cancel", cancel_list, "End a list",
+                ToolText(
+        "End a list",
+        "End a list for good. What is known stays; nothing more is verified or counted.",
+        destroys=True, repeats_freely=True,
+    ),
+            ),
         )
     ),
     Operation(
         "delete_list", "DELETE", LISTS + "/{id}", "Delete a list with its results",
-        delete_list, "standard", None, 204, section="lists", may=(*KEYED, ListNotFound), tool=False,
+        delete_list, "standard", None, 204, section="lists", may=(*KEYED, ListNotFound),
+        wide=ToolForm(
+        ToolText(
+        "Delete a list", "Delete a list with its rows and results, whatever its state.",
+        destroys=True,
+    ),
+        ListId, output=DELETED, answer_of=deleted_answer,
+        ),
     ),
 )  # fmt: skip

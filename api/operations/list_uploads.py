@@ -4,7 +4,11 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
+from typing import Annotated
 from uuid import uuid4
+
+import msgspec
+from msgspec import Meta, Struct
 
 from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
 from mailprobe.api.jobs.worker import RECHECK_S
@@ -22,10 +26,14 @@ from mailprobe.api.operations.list_jobs import (
 from mailprobe.api.operations.operation import (
     BODIED,
     KEYED,
+    NDJSON,
     REPEATABLE,
     Call,
     Operation,
     OperationReply,
+    ToolForm,
+    ToolRequest,
+    ToolText,
     parameter,
     reply,
 )
@@ -43,15 +51,19 @@ from mailprobe.api.refusals import (
     TooManyKeptLists,
     TooManyLists,
 )
+from mailprobe.api.schema import says
 from mailprobe.api.service import Service
 from mailprobe.api.settings import PATIENCE_S_MAX
 from mailprobe.storage import contract
 from mailprobe.storage.list_records import NO_WAITS, ListOrder, ListState, StoredList
 
+_encoder = msgspec.json.Encoder()
+
 OpenReader = Callable[[], AbstractAsyncContextManager[ListReader]]
 
 COLUMNS_MAX = 20  # of addresses: each has its own columns of results
 UNNAMED = "list"
+LIST_EMAILS_MAX = 5_000  # a model has no more at hand; a longer list is a file
 CREATE_PARAMETERS = (
     parameter(
         "column",
@@ -234,11 +246,65 @@ def _extension_of(media_type: str) -> str:
     return EXTENSIONS[name]
 
 
+class ListArguments(Struct, frozen=True):
+    """The addresses of a list, and how they are verified."""
+
+    emails: Annotated[
+        Annotated[list[str], Meta(min_length=1, max_length=LIST_EMAILS_MAX)], says("The addresses.")
+    ]
+    name: Annotated[str | None, says("A name for people.")] = None
+    start: Annotated[bool, says("false: the list waits until it is resumed.")] = True
+    recheck: Annotated[bool, says("true: ask again later what time may cure.")] = False
+    strict_clocks: Annotated[
+        bool, says("true: give slow hosts no more time then than in the first pass.")
+    ] = False
+    patience_s: Annotated[
+        Annotated[int, Meta(ge=0, le=int(PATIENCE_S_MAX))] | None,
+        says(
+            "How many seconds each address may wait for what its mail host takes; 0: not at all. Default: as the service is set, such as four hours."
+        ),
+    ] = None
+    smtp: Annotated[bool, says("false: no mail host is asked.")] = True
+    webhook: Annotated[
+        str | None,
+        Meta(extra_json_schema={"format": "uri"}),
+        says("A public https URL with a host name, called when the list is done."),
+    ] = None
+    webhook_secret: Annotated[str | None, says("Signs the callback.")] = None
+
+
+def _upload(taken: ListArguments, octets: bytes) -> ToolRequest:
+    query = {
+        "column": ["email"], "start": [str(int(taken.start))],
+        "recheck": [str(int(taken.recheck))],
+        "smtp": [str(int(taken.smtp))], "strict_clocks": [str(int(taken.strict_clocks))],
+    }  # fmt: skip
+    for name in ("name", "webhook", "patience_s"):
+        if (value := getattr(taken, name)) is not None:
+            query[name] = [str(value)]
+    headers = {"content-type": NDJSON}
+    if taken.webhook_secret is not None:
+        headers["webhook-secret"] = taken.webhook_secret
+    body = _encoder.encode_lines([{"email": email} for email in taken.emails])
+    return ToolRequest(query=query, body=body, headers=headers)
+
+
+CREATE_TOOL = ToolForm(
+    ToolText(
+        "Verify a list in the background",
+        f"Start to verify up to {LIST_EMAILS_MAX:,} email addresses in the background. The answer "
+        "is the list's id at once; get_list says how far it is, get_list_results has the rows. "
+        "Each different address is one verification of the account's quota.",
+        reaches_out=True,
+    ),
+    ListArguments,
+    request_of=_upload,
+)
 OPERATIONS = (
     Operation(
         "create_list", "POST", LISTS, "Send a list",
         create_list, "standard", ListResponse, 202, section="lists",
         may=(*KEYED, *BODIED, *REPEATABLE, SlowUpload, TooManyLists, TooManyKeptLists, ListsTooLarge, ListsTooFast),
-        tool=False, uploads=True, octets_max=UPLOAD_OCTETS_MAX, parameters=CREATE_PARAMETERS,
+        wide=CREATE_TOOL, uploads=True, octets_max=UPLOAD_OCTETS_MAX, parameters=CREATE_PARAMETERS,
     ),
 )  # fmt: skip

@@ -211,6 +211,73 @@ MANAGING: Refusals = (*KEYED, WrongKeyType)
 
 
 @dataclass(frozen=True, slots=True)
+class ToolRequest:
+    """The request to the API that the call of a tool makes."""
+
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolText:
+    """A tool's texts, and the flags of its MCP annotations."""
+
+    title: str
+    description: str
+    only_reads: bool = False
+    destroys: bool = False
+    repeats_freely: bool = False  # a second call with the same arguments changes nothing more
+    reaches_out: bool = False  # to others than this service
+
+
+class NoArguments(msgspec.Struct, frozen=True):
+    """The arguments of a tool without any: an empty object."""
+
+
+class ItemId(msgspec.Struct, frozen=True):
+    """The argument that an operation takes in its path."""
+
+    id: str
+
+
+def path_of(taken: msgspec.Struct) -> dict[str, str]:
+    """The variable part of the operation's path."""
+    return {"id": taken.id} if isinstance(taken, ItemId) else {}
+
+
+def plain_request(taken: msgspec.Struct, octets: bytes) -> ToolRequest:
+    return ToolRequest(path_of(taken), body=octets)
+
+
+async def whole_answer(taken: msgspec.Struct, reply: OperationReply) -> bytes:
+    assert isinstance(reply.body, bytes)
+    return reply.body
+
+
+async def deleted_answer(taken: ItemId, reply: OperationReply) -> bytes:
+    return _encode({"deleted": True, "id": taken.id.lower()})
+
+
+@dataclass(frozen=True, slots=True)
+class ToolForm:
+    """An operation as a tool. `takes` is the type of its arguments.
+
+    `request_of` takes them, decoded and as sent; `answer_of` makes the object that the tool
+    returns of them and of a successful reply. Without `output` that is the operation's own.
+    """
+
+    text: ToolText
+    takes: type[msgspec.Struct] = NoArguments
+    arguments: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # JSON schema
+    hides: tuple[str, ...] = ()  # arguments that are not described
+    request_of: Callable[[Any, bytes], ToolRequest] = plain_request
+    output: Mapping[str, object] | None = None
+    answer_of: Callable[[Any, OperationReply], Awaitable[bytes]] = whole_answer
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One operation: its name, route, request type, reply type and possible refusals."""
 
@@ -231,7 +298,8 @@ class Operation:
     media_type: str = "application/json"
     # Of a download, whose query chooses one; JSON is what it gives.
     media_types: tuple[str, ...] = ()
-    tool: bool = True
+    tool: ToolForm | None = None  # of both sets of tools
+    wide: ToolForm | None = None  # of the wider set alone, or of another form there
     examples: tuple[msgspec.Struct, ...] = ()  # of its bodies, one of each type
     malformed: UndecodableRequest | None = None  # what a body that cannot be decoded spends
     # The handler reads the bytes of this body (OpenAPI's form).

@@ -56,6 +56,6 @@ OPERATIONS: tuple[Operation, ...] = (
     *health.OPERATIONS,
     Operation(
         "openapi", "GET", "/openapi.json", "This description",
-        openapi, None, None, section="endpoints", tool=False,
+        openapi, None, None, section="endpoints",
     ),
 )  # fmt: skip

@@ -6,7 +6,15 @@ from typing import Annotated
 from msgspec import Struct
 
 from mailprobe.api.operations.examples import MONTH, NEXT_MONTH
-from mailprobe.api.operations.operation import MANAGING, Call, Operation, OperationReply, reply
+from mailprobe.api.operations.operation import (
+    MANAGING,
+    Call,
+    Operation,
+    OperationReply,
+    ToolForm,
+    ToolText,
+    reply,
+)
 from mailprobe.api.quota.plans import sold_tier
 from mailprobe.api.quota.policy import next_month
 from mailprobe.api.quota.pricing import eur_up, overage_calls, overage_micros
@@ -89,6 +97,14 @@ def used_this_month(service: Service, caller: Caller, ledger: Ledger) -> int:
 SUMMARY = Operation(
     "get_usage_summary", "GET", "/v1/management/usage/summary", "This month's use and its cost",
     get_usage_summary, "provisioning", ManagementUsageSummaryResponse, may=MANAGING,
+    tool=ToolForm(
+        ToolText(
+        "This month's usage",
+        "This UTC month: verifications used, included, left and beyond the plan, and the "
+        "estimated cost in EUR.",
+        only_reads=True, repeats_freely=True,
+    )
+    ),
     examples=(
         ManagementUsageSummaryResponse(
             Period(MONTH, NEXT_MONTH), 5_100, 5_000, 0, 100, 0.4, "builder"
@@ -98,6 +114,12 @@ SUMMARY = Operation(
 DAYS = Operation(
     "get_usage", "GET", "/v1/management/usage", "Billable verifications a day, 30 days",
     get_usage, "provisioning", ManagementUsageResponse, may=MANAGING,
+    tool=ToolForm(
+        ToolText(
+        "Usage by day", "Billable verifications of each of the last 30 UTC days.",
+        only_reads=True, repeats_freely=True,
+    )
+    ),
     examples=(
         ManagementUsageResponse([UsageDay(date(2026, 3, 13), 310), UsageDay(date(2026, 3, 14), 42)]),
     ),

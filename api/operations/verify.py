@@ -4,7 +4,7 @@ Each spends its units by one `charge()` (mailprobe.api.quota.charge). One addres
 in the background: then the answer is the id of a job.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 from uuid import uuid4
@@ -27,6 +27,9 @@ from mailprobe.api.operations.operation import (
     OperationReply,
     Refusals,
     StreamedLines,
+    ToolForm,
+    ToolRequest,
+    ToolText,
     parameter,
     reply,
 )
@@ -325,12 +328,73 @@ ASK_BOUNCED = parameter(
     enum=["0", "1"], default="0",
 )  # fmt: skip
 
+
+class VerifyArguments(VerifyRequest, frozen=True):
+    """One address."""
+
+    evidence: Annotated[bool, says("true: say why, with the conversation.")] = False
+
+
+class BatchArguments(BatchRequest, frozen=True):
+    """One to fifty addresses."""
+
+    evidence: Annotated[bool, says("true: say why, for each address.")] = False
+
+
+def _tool_request(taken: VerifyArguments | BatchArguments, octets: bytes) -> ToolRequest:
+    """The API ignores the member `evidence` of a body, and takes it in the query."""
+    return ToolRequest(query={"evidence": ["1"]} if taken.evidence else {}, body=octets)
+
+
+VERIFY_TEXT = ToolText(
+    "Verify an email address",
+    "Find out whether an email address takes mail, without sending any. Takes some 3 seconds "
+    "at most. Every call is one verification of the account's quota. With a webhook the "
+    "answer is a job_id at once, and the result is posted to the webhook.",
+    reaches_out=True,
+)
+WEBHOOK: Mapping[str, object] = {
+    "format": "uri",
+    "description": "A public https URL with a host name. The answer is a job_id at once, and "
+    "the result is posted there.",
+}
+# No tool of the eight would fetch the result of the first two; the arguments are the specification's.
+VERIFY_TOOL = ToolForm(
+    VERIFY_TEXT, VerifyRequest, {"webhook": WEBHOOK}, hides=("async", "recheck", "smtp")
+)
+WIDE_VERIFY_TOOL = ToolForm(
+    replace(
+        VERIFY_TEXT,
+        description=VERIFY_TEXT.description
+        + " With evidence the answer says why: the mail hosts that were tried, the conversation "
+        "with them, and the rule that decided.",
+    ),
+    VerifyArguments,
+    {
+        "webhook": WEBHOOK,
+        "async": {"description": "true: the answer is a job_id at once; get_job has the result."},
+    },
+    request_of=_tool_request,
+)
+BATCH_TOOL = ToolForm(
+    ToolText(
+        "Verify up to 50 addresses",
+        "Find out which of up to 50 email addresses take mail, without sending any. Takes some 3 "
+        "seconds at most. The results are in the order of the addresses; each is one "
+        "verification of the account's quota.",
+        reaches_out=True,
+    ),
+    BatchArguments,
+    request_of=_tool_request,
+)
+
 OPERATIONS = (
     Operation(
         "verify_email", "POST", "/v1/email/verify", "Verify one address",
         verify_email, "standard", VerifyEmailResult, promises=AsyncVerifyResponse,
         takes=VerifyRequest, section="request", may=(*VERIFYING, *REPEATABLE, TooManyJobs),
-        parameters=(ASK_BOUNCED,), malformed=UndecodableRequest("verify", True),
+        parameters=(ASK_BOUNCED,), malformed=UndecodableRequest("verify", True), tool=VERIFY_TOOL,
+        wide=WIDE_VERIFY_TOOL,
         examples=(
             VerifyRequest("ann@example.org"), RESULT, AsyncVerifyResponse(str(ID)),
             VerifyEmailCallback(**msgspec.structs.asdict(DELIVERABLE), job_id=str(ID)),
@@ -339,18 +403,18 @@ OPERATIONS = (
     Operation(
         "verify_batch", "POST", "/v1/email/verify/batch", "Verify up to 50 addresses, in order",
         verify_batch, "standard", BatchVerifyResponse, takes=BatchRequest, section="batch",
-        may=(*VERIFYING, *REPEATABLE), tool=False, malformed=UndecodableRequest("batch", False),
+        may=(*VERIFYING, *REPEATABLE), wide=BATCH_TOOL, malformed=UndecodableRequest("batch", False),
         examples=(BATCH, BatchVerifyResponse([DELIVERABLE, MISTYPED], 2, 214)),
     ),
     Operation(
         "verify_stream", "POST", "/v1/email/verify/stream",
         "Verify up to 50 addresses, one line per result in completion order",
         verify_stream, "standard", VerifyEmailResult, takes=BatchRequest, section="streaming",
-        may=VERIFYING, media_type=NDJSON, tool=False, malformed=UndecodableRequest("stream", False),
+        may=VERIFYING, media_type=NDJSON, malformed=UndecodableRequest("stream", False),
         examples=(BATCH, MISTYPED, DELIVERABLE),
     ),
     Operation(
         "verify_live", "GET", LIVE, "Open a live socket: addresses in, results out",
-        verify_live, "standard", None, 101, section="live", may=(*KEYED, UpgradeRequired), tool=False,
+        verify_live, "standard", None, 101, section="live", may=(*KEYED, UpgradeRequired),
     ),
 )  # fmt: skip

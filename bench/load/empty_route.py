@@ -22,7 +22,7 @@ async def empty(service: Service, call: Call) -> OperationReply:
     return OperationReply(200, b"{}")
 
 
-EMPTY = Operation("empty", "GET", PATH, "Nothing", empty, "standard", None, may=KEYED, tool=False)
+EMPTY = Operation("empty", "GET", PATH, "Nothing", empty, "standard", None, may=KEYED)
 
 
 def main() -> None:

@@ -30,8 +30,8 @@ from mailprobe.api.cli.toolserver.toolbox import Report, SessionTool
 from mailprobe.api.errors import CommandError, Misuse
 from mailprobe.api.listfile import ReadOptions, known_encoding
 from mailprobe.api.listfile.selection import Selection
-from mailprobe.api.mcp.tools import ToolText, define
-from mailprobe.api.mcp.wide import input_schema
+from mailprobe.api.mcp.tools import define, input_schema
+from mailprobe.api.operations.operation import ToolText
 from mailprobe.api.results.counts import ResultCounts
 from mailprobe.api.results.lights import lights_of
 from mailprobe.api.settings import PATIENCE_S_MAX
@@ -136,9 +136,7 @@ class FileCleaner:
     _turn: trio.Lock = field(default_factory=trio.Lock)
 
     def tool(self) -> SessionTool:
-        schema = input_schema(NAME, CleanArguments, {})
-        for name, known in ARGUMENTS.items():
-            schema["properties"][name] |= known
+        schema = input_schema(CleanArguments, ARGUMENTS)
         return SessionTool(define(NAME, TEXT, schema, OUTPUT), CleanArguments, self.clean)
 
     async def clean(self, taken: CleanArguments, octets: bytes, report: Report) -> bytes:

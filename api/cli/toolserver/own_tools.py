@@ -14,9 +14,14 @@ from mailprobe.api.cli.source import AnswerSource
 from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
 from mailprobe.api.cli.toolserver.toolbox import Report, SessionTool, Toolbox
 from mailprobe.api.error_table import Links
-from mailprobe.api.mcp.tools import NEEDS_HEADER, READING, ToolText, define
-from mailprobe.api.mcp.wide import BatchArguments, wide_tools
-from mailprobe.api.operations.verify import EMAILS_MAX, BatchVerifyResponse, result_of
+from mailprobe.api.mcp.tools import NEEDS_HEADER, READING, define, wide_tools
+from mailprobe.api.operations.operation import ToolText
+from mailprobe.api.operations.verify import (
+    EMAILS_MAX,
+    BatchArguments,
+    BatchVerifyResponse,
+    result_of,
+)
 from mailprobe.engine import Answer
 from mailprobe.engine.evidence import EvidenceBudget
 

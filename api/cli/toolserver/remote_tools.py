@@ -21,8 +21,7 @@ from mailprobe.api.cli.toolserver.toolbox import CALLS_MAX, Report, SessionTool,
 from mailprobe.api.error_table import ApiError
 from mailprobe.api.errors import CommandError
 from mailprobe.api.mcp.jsonrpc import UPSTREAM_FAILED, RpcFault
-from mailprobe.api.mcp.tools import COUNTED, READING, Tool
-from mailprobe.api.mcp.wide import wide_tools
+from mailprobe.api.mcp.tools import COUNTED, READING, Tool, wide_tools
 from mailprobe.api.operations.operation import JSON, OperationReply, StreamedParts
 from mailprobe.api.operations.verify import EMAILS_MAX
 from mailprobe.engine.background import sole_exception

@@ -9,7 +9,9 @@ import jsonschema
 import pytest
 import trio
 
-from mailprobe.api.mcp.wide import FORMS, LIST_EMAILS_MAX, PAGE_OCTETS_MAX, page_of
+from mailprobe.api.operations.list_jobs import PAGE_OCTETS_MAX, page_of
+from mailprobe.api.operations.list_uploads import LIST_EMAILS_MAX
+from mailprobe.api.operations.table import OPERATIONS
 from tests.api.lists.test_lists import ended, open_list_shop
 from tests.api.mcp.test_calls import Jobs
 from tests.api.mcp.tool_server import NAMES, Listener, code_of, listener_of, result_of, structured
@@ -31,7 +33,7 @@ async def test_the_wider_set_has_the_eight_tools_and_more(autojump_clock, shop: 
     narrow, wide = listener_of(shop), listener_of(shop, WIDE)
     assert [each["name"] for each in result_of(await narrow.rpc("tools/list"))["tools"]] == NAMES
     listed = {each["name"]: each for each in result_of(await wide.rpc("tools/list"))["tools"]}
-    assert set(listed) == {*NAMES, *FORMS}
+    assert set(listed) == {*NAMES, *(each.name for each in OPERATIONS if each.wide)}
     for name, tool in listed.items():
         jsonschema.Draft202012Validator.check_schema(tool["inputSchema"])
         jsonschema.Draft202012Validator.check_schema(tool["outputSchema"])

@@ -11,7 +11,7 @@ import trio
 
 from mailprobe.api.cli.toolserver.remote_tools import Keys, open_remote_toolbox, remote_toolbox
 from mailprobe.api.errors import Misuse
-from mailprobe.api.mcp.wide import FORMS
+from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.cli.test_clean import names_in, written
 from tests.api.cli.toolserver.client import SessionClient, open_session
@@ -43,7 +43,11 @@ async def test_the_tools_of_a_service_are_its_operations(tmp_path: Path):
             shop.world.add(domain, MailHost(mailboxes=frozenset({"ann"})))
         await client.request("tools/list")
         listed = [each["name"] for each in (await client.next())["result"]["tools"]]
-        assert set(listed) == {*NAMES, *FORMS, "clean_file"}
+        assert set(listed) == {
+            *NAMES,
+            *(each.name for each in OPERATIONS if each.wide),
+            "clean_file",
+        }
         one = await client.result("verify_email", {"email": "ann@friendly.test", "evidence": True})
         assert one["evidence"]["conversation"]
         emails = ["no@friendly.test", "ann@friendly.test"]
