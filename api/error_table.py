@@ -211,7 +211,8 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     refusals.TooManyJobs: ErrorRow(
         429, "job_limit_reached",
         "The account has {jobs_max} callbacks that are not delivered yet.",
-        "Let your receivers answer 2xx within 15 seconds, and send it again when callbacks have been "
+        "Let your receivers answer 2xx within 15 seconds, and send it again when callbacks have "
+        "been "
         "delivered or given up.",
         "limits",
     ),
@@ -229,7 +230,8 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     ),
     refusals.AnswerLost: ErrorRow(
         409, "idempotency_answer_lost",
-        "The first request with this Idempotency-Key was done and counted; its answer was too large "
+        "The first request with this Idempotency-Key was done and counted; its answer was too "
+        "large "
         "to be kept.",
         "Do not repeat it with this key: use a new one to do and count it again.", "idempotency",
     ),

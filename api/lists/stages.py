@@ -13,8 +13,6 @@ from mailprobe.storage.list_records import NO_WAITS, HostWait, ListWaits, Stored
 
 ListStatus = Literal["reading", "running", "paused", "done", "failed", "cancelled"]
 ListStage = Literal["asking", "waiting"]
-# minute: the key's limit. plan: the month or the cap is used up. recheck: what time may cure.
-# hosts: mail hosts take no more now. paused: by the operator of the service.
 ListWaitCause = Literal["minute", "plan", "recheck", "hosts", "self_protection", "paused"]
 
 
@@ -22,11 +20,12 @@ class WaitingHost(Struct, frozen=True):
     """Addresses that wait for one mail host, and about when none does any more."""
 
     host: Annotated[str, says("The name of the mail host.")]
-    addresses: Annotated[int, says("How many different addresses it has: a unit each.")]
+    addresses: Annotated[int, says("How many addresses wait.")]
     refusals_in_10_min: Annotated[
         int,
         says(
-            "How many refused addresses the host takes in ten minutes; 0 where something else is the reason."
+            "How many refused addresses the host takes in ten minutes; 0 where something else is "
+            "the reason."
         ),
     ]
     reason: Annotated[str, says("Why, in one word.")]
@@ -37,8 +36,15 @@ class WaitingHost(Struct, frozen=True):
 class ListWait(Struct, frozen=True):
     """What addresses of a list wait for. `hosts` are those at which most wait, of `hosts_count`."""
 
-    cause: Annotated[ListWaitCause, says("The code of the error that paused it or made it fail.")]
-    addresses: Annotated[int, says("How many different addresses it has: a unit each.")]
+    cause: Annotated[
+        ListWaitCause,
+        says(
+            "`minute`: the key's limit. `plan`: the month or the cap is used up. `recheck`: what "
+            "time may cure. `hosts`: mail hosts take no more now. `self_protection`: the service "
+            "reaches no mail host. `paused`: by the operator of the service."
+        ),
+    ]
+    addresses: Annotated[int, says("How many addresses wait.")]
     until: Annotated[Instant | None, says("When they are asked again, or the first of them.")] = (
         None
     )

@@ -74,7 +74,7 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
     subject_id: Annotated[
         str | None, says("The id of the key or the list that it was done to.")
     ] = None
-    name: Annotated[str | None, says("Its name.")] = None
+    name: Annotated[str | None, says("The name of the key or the list.")] = None
     prefix: Annotated[str | None, says("The first characters of the key.")] = None
     changes: Annotated[list[AuditChange], says("The settings of the account that were changed.")]
 

@@ -99,7 +99,8 @@ class ListResponse(Struct, frozen=True, kw_only=True):
     status: Annotated[
         ListStatus,
         says(
-            "`loading`: its rows are being read. `running`. `paused`: by you, or by a limit that `cause` names. `done`. `failed`: see `cause`. `cancelled`."
+            "`reading`: its rows are being read. `running`. `paused`: by you, or by a limit that "
+            "`cause` names. `done`. `failed`: see `cause`. `cancelled`."
         ),
     ]
     created_at: Annotated[Instant, says("When it was created.")]
@@ -111,7 +112,8 @@ class ListResponse(Struct, frozen=True, kw_only=True):
     left_s: Annotated[
         float | None,
         says(
-            "Seconds until all are answered, at this rate, within the limit of a minute, and by what mail hosts take."
+            "Seconds until all are answered, at this rate, within the limit of a minute, and by "
+            "what mail hosts take."
         ),
     ] = None
     cause: Annotated[str | None, says("The code of the error that paused it or made it fail.")] = (

@@ -261,7 +261,8 @@ class ListArguments(Struct, frozen=True):
     patience_s: Annotated[
         Annotated[int, Meta(ge=0, le=int(PATIENCE_S_MAX))] | None,
         says(
-            "How many seconds each address may wait for what its mail host takes; 0: not at all. Default: as the service is set, such as four hours."
+            "How many seconds each address may wait for what its mail host takes; 0: not at all. "
+            "Default: as the service is set, such as four hours."
         ),
     ] = None
     smtp: Annotated[bool, says("false: no mail host is asked.")] = True
