@@ -11,6 +11,9 @@ from mailprobe.api.cli.shell.options import F
 from mailprobe.api.errors import CommandError, Misuse
 
 if TYPE_CHECKING:
+    from collections import Counter
+
+    from mailprobe.api.results.marks import ResultKind
     from mailprobe.storage.list_records import ListState, ListWaits, StoredList
     from mailprobe.storage.store import Store
 
@@ -28,7 +31,7 @@ CHANGES: "dict[str, tuple[ListState, tuple[ListState, ...]]]" = {
 
 @click.group("list")
 def list_() -> None:
-    """List, pause, resume and cancel the lists of all accounts."""
+    """List, count, pause, resume and cancel the lists of all accounts."""
 
 
 @list_.command()
@@ -53,6 +56,27 @@ def ls(account_id: str | None, state: str | None, text: str, is_all: bool) -> No
     for each, waits in found:
         if each.matches(text) and (each.state == state or (not state and each.state in wanted)):
             print_json(_shown(each, waits))
+
+
+@list_.command()
+@click.argument("list_ids", metavar="ID...", nargs=-1, required=True)
+def summary(list_ids: Sequence[str]) -> None:
+    """Count the results of lists. By light, status and reason, one JSON object per list."""
+
+    async def read(store: "Store") -> "list[tuple[StoredList, Counter[ResultKind]]]":
+        from mailprobe.api.lists.table import read_marks
+
+        found = []
+        for each in list_ids:
+            if (stored := await store.stored_list(each.lower())) is None:
+                raise CommandError(f"no list {each}; 'mailprobe list ls --all' shows all")
+            found.append((stored, (await read_marks(store, stored)).counts))
+        return found
+
+    from mailprobe.api.operations.list_jobs import summary_of
+
+    for stored, counts in with_store(read):
+        print_json(summary_of(stored, counts))
 
 
 def _lists_option(command: F) -> F:

@@ -1,5 +1,6 @@
 """The operations on lists: see how far one is, fetch its results, pause, end, delete."""
 
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from datetime import datetime
@@ -8,6 +9,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
+from mailprobe.api.admission.turns import FairTurns
 from mailprobe.api.errors import Misuse
 from mailprobe.api.listfile.formulas import Formulas
 from mailprobe.api.lists.downloads import BegunDownload, begun
@@ -26,6 +28,7 @@ from mailprobe.api.lists.stages import (
     progress_of,
     standing_of,
 )
+from mailprobe.api.lists.table import read_marks
 from mailprobe.api.operations.examples import AT, ID
 from mailprobe.api.operations.operation import (
     KEYED,
@@ -45,12 +48,14 @@ from mailprobe.api.operations.operation import (
     path_of,
     reply,
 )
+from mailprobe.api.quota.list_limits import WAITING_S_MAX
 from mailprobe.api.refusals import (
     InvalidRequest,
     ListNotFound,
 )
 from mailprobe.api.results.lights import lights_of
 from mailprobe.api.results.list_reading import ListReading, decode_reading
+from mailprobe.api.results.marks import LIGHTS, STATUSES, ResultKind
 from mailprobe.api.results.row_filter import RowFilter
 from mailprobe.api.schema import Instant, says
 from mailprobe.api.service import Service
@@ -58,6 +63,7 @@ from mailprobe.storage.list_records import NO_WAITS, ListState, ListWaits, Store
 
 LISTS = "/v1/lists"
 LISTED_MAX = 100
+COUNTED_MAX = 200  # requests that wait until a list is counted
 CSV = "text/csv; charset=utf-8"
 
 FORMATS: Mapping[str, tuple[str, Callable[[ListResults], AsyncGenerator[bytes, None]]]] = {
@@ -66,6 +72,8 @@ FORMATS: Mapping[str, tuple[str, Callable[[ListResults], AsyncGenerator[bytes, N
     "xlsx": (XLSX, workbook_parts),
 }
 
+# Accounts take turns: the marks of a million addresses are two megabytes.
+_counting = FairTurns(1, waiting_max=COUNTED_MAX, wait_s=WAITING_S_MAX)
 
 LIST_PARAMETERS = (
     parameter("search", "Only lists with this text in their name, or whose id begins with it."),
@@ -84,11 +92,6 @@ RESULT_PARAMETERS = (
         default="guard",
     ),
 )
-
-
-def units_a_minute(service: Service, call: Call) -> int:
-    """The units that the account may take in a minute."""
-    return service.plan(call.caller).rate_limit_per_min
 
 
 class ListResponse(Struct, frozen=True, kw_only=True):
@@ -155,6 +158,19 @@ class ListsResponse(Struct, frozen=True):
     lists: Annotated[list[ListResponse], says("The lists, newest first.")]
 
 
+class ListSummary(Struct, frozen=True):
+    """The results of a list, counted. Each address counts once, however many rows have it."""
+
+    list_id: Annotated[str, says("The id of the list: /v1/lists/{id} has its state.")]
+    addresses: Annotated[int, says("How many different addresses it has.")]
+    answered: Annotated[int, says("How many of them have a result by now.")]
+    lights: Annotated[dict[str, int], says("How many have each light: what to do with them.")]
+    statuses: Annotated[dict[str, int], says("How many have each status.")]
+    reasons: Annotated[
+        dict[str, int], says("How many have each reason that occurs, the most frequent first.")
+    ]
+
+
 async def list_lists(service: Service, call: Call) -> OperationReply:
     """The account's lists of the key's kind, newest first."""
     caller = call.caller
@@ -182,6 +198,33 @@ async def get_list(service: Service, call: Call) -> OperationReply:
 async def _shown(service: Service, call: Call, found: StoredList) -> OperationReply:
     waits = (await waits_of(service, [found])).get(found.id, NO_WAITS)
     return reply(200, response_of(found, waits, service.now(), units_a_minute(service, call)))
+
+
+def units_a_minute(service: Service, call: Call) -> int:
+    """The units that the account may take in a minute."""
+    return service.plan(call.caller).rate_limit_per_min
+
+
+async def get_list_summary(service: Service, call: Call) -> OperationReply:
+    """What was found in a list, in numbers: by light, by status and by reason, as far as it is known."""
+    found = await _found(service, call)
+    async with _counting.turn(found.account_id):
+        marks = await read_marks(service.store, found)
+    return reply(200, summary_of(found, marks.counts))
+
+
+def summary_of(found: StoredList, counts: Counter[ResultKind]) -> ListSummary:
+    """The summary of a list whose results are of these kinds."""
+    lights = Counter[str](dict.fromkeys(LIGHTS, 0))
+    statuses = Counter[str](dict.fromkeys(STATUSES, 0))
+    reasons = Counter[str]()
+    for kind, number in counts.items():
+        lights[kind.light] += number
+        statuses[kind.status] += number
+        reasons[kind.reason] += number
+    return ListSummary(
+        found.id, found.addresses, counts.total(), lights, statuses, dict(reasons.most_common())
+    )
 
 
 async def get_list_results(service: Service, call: Call) -> OperationReply:
@@ -423,6 +466,27 @@ OPERATIONS = (
         only_reads=True, repeats_freely=True,
     ),
         ListId,
+        ),
+    ),
+    Operation(
+        "get_list_summary", "GET", LISTS + "/{id}/summary", "The results of a list, counted",
+        get_list_summary, "standard", ListSummary, section="lists", may=(*KEYED, ListNotFound),
+        examples=(
+            ListSummary(
+                str(ID), 1_150, 400,
+                {"GREEN_LIGHT": 350, "YELLOW_LIGHT": 20, "RED_LIGHT": 30},
+                {"deliverable": 350, "undeliverable": 30, "unknown": 20, "catch_all": 0, "invalid": 0},
+                {"accepted": 350, "no_mailbox": 30, "greylisted": 20},
+            ),
+        ),
+        wide=ToolForm(
+            ToolText(
+                "A list's results in numbers",
+                "How many of a list's addresses have which light, status and reason, as far as they "
+                "are known. Read it before the rows.",
+                only_reads=True, repeats_freely=True,
+            ),
+            ListId,
         ),
     ),
     Operation(

@@ -70,6 +70,7 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "job show": ("mailprobe job show 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
     "list": ("mailprobe list ls", "mailprobe list pause --account ID"),
     "list ls": ("mailprobe list ls --state running",),
+    "list summary": ("mailprobe list summary 5d3c07ab-2f0e-4c63-9f6a-0d1b7d1f3c55",),
     "list pause": ("mailprobe list pause --account 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
     "list resume": ("mailprobe list resume 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),
     "list cancel": ("mailprobe list cancel 0b8f4c1e-6f0a-4f7e-9a53-1d2c7f9e4b60",),

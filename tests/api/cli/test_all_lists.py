@@ -65,3 +65,13 @@ def test_a_list_that_does_not_change_is_named(run_cli: RunCli, made: list[tuple[
     assert result.exit_code == 1
     assert f"no list that is paused: {ann_list}, nonsense" in result.stderr
     assert run_cli("list", "pause").exit_code == 2
+
+
+def test_a_list_is_counted(run_cli: RunCli, made: list[tuple[str, str]]) -> None:
+    (_, ann_list), (_, bob_list) = made
+    counted = printed(run_cli, "list", "summary", ann_list, bob_list.upper())
+    assert [each["list_id"] for each in counted] == [ann_list, bob_list]
+    assert [(each["addresses"], each["answered"]) for each in counted] == [(1, 0), (1, 0)]
+    result = run_cli("list", "summary", "nonsense")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no list nonsense" in result.stderr

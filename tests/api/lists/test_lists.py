@@ -317,7 +317,7 @@ async def test_a_list_of_another_account_is_not_there(
         key = await shop.new_key("sk_live_", other.id)
         assert (await shop.request("GET", LISTS, key=key)).body["lists"] == []
         for method, path in (
-            *(("GET", ""), ("GET", "/results"), ("DELETE", "")),
+            *(("GET", ""), ("GET", "/summary"), ("GET", "/results"), ("DELETE", "")),
             *(("POST", "/pause"), ("POST", "/resume"), ("POST", "/cancel")),
         ):
             got = await shop.request(method, f"{LISTS}/{list_id}{path}", key=key)

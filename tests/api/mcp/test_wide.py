@@ -79,6 +79,8 @@ async def test_a_list_is_sent_read_in_pages_and_deleted(autojump_clock: trio.tes
         assert structured(await listener.call("list_lists"))["lists"][0]["list_id"] == list_id["id"]
         await ended(shop, list_id["id"])
         assert structured(await listener.call("get_list", list_id))["status"] == "done"
+        summary = structured(await listener.call("get_list_summary", list_id))
+        assert summary["lights"] == {"GREEN_LIGHT": 60, "YELLOW_LIGHT": 0, "RED_LIGHT": 2}
         rows: list[Any] = []
         offset: int | None = 0
         while offset is not None:
