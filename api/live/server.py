@@ -22,7 +22,7 @@ from mailprobe.api.live.session import LiveSession
 from mailprobe.api.live.stream import UpgradedStream
 from mailprobe.api.observability.request_context import RequestContext, request_scope, trace_headers
 from mailprobe.api.operations.operation import Call
-from mailprobe.api.operations.verify import LIVE, evidence_requested
+from mailprobe.api.operations.verify import LIVE, advice_requested, evidence_requested
 from mailprobe.api.refusals import Overloaded, Refusal, UsageUnknown
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.service import Service
@@ -106,7 +106,8 @@ class LiveServer:
         query = parse_qs(scope["query_string"].decode("latin-1"))
         try:
             record.caller = await identify()
-            explain = evidence_requested(Call(None, query), "live")
+            asked = Call(None, query)
+            explain, advises = evidence_requested(asked, "live"), advice_requested(asked, "live")
             self._check_room(record.caller.account.id)
         except Refusal as refusal:
             await self._refuse(handshake, refusal, record)
@@ -117,7 +118,9 @@ class LiveServer:
         with self._counted(record.caller.account.id):
             socket = await handshake.accept()
             record.status, record.cut = 101, False
-            session = LiveSession(self._service, identify, socket, record, explain=explain)
+            session = LiveSession(
+                self._service, identify, socket, record, explain=explain, advises=advises
+            )
             await session.run(self._drain)
 
     async def _identify(self, headers: Headers) -> Caller:

@@ -73,9 +73,10 @@ class LiveSession:
         record: RequestContext,
         *,
         explain: bool = False,
+        advises: bool = False,
     ) -> None:
         self._service = service
-        self._explain = explain
+        self._explain, self._advises = explain, advises
         self._identify = identify
         self._socket = socket
         self._record = record
@@ -299,7 +300,10 @@ class LiveSession:
                 while answers := await charged.next_ready():
                     budget = EvidenceBudget()
                     lines = [
-                        result_line(taken[answer.position].ref, result_of(answer, budget))
+                        result_line(
+                            taken[answer.position].ref,
+                            result_of(answer, budget, advises=self._advises),
+                        )
                         for answer in answers
                     ]
                     self._count(len(answers))

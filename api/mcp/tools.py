@@ -70,7 +70,8 @@ def tools(needs: str) -> Mapping[str, Tool]:
     `needs` is said of the tools that need a provisioning key.
     """
     schemas = schemas_of(OPERATIONS)
-    schemas["VerifyEmailResult"]["properties"].pop("evidence")  # these tools cannot request it
+    for name in ("evidence", "reason", "light", "advice"):  # these tools cannot request them
+        del schemas["VerifyEmailResult"]["properties"][name]
     return {
         each.name: _tool(each, each.tool, schemas, needs)
         for each in OPERATIONS

@@ -8,6 +8,7 @@ import msgspec
 from mailprobe.api.error_table import TABLE, Links
 from mailprobe.api.jobs.rules import VerifyEmailCallback
 from mailprobe.api.operations.description_text import (
+    ADVICE,
     CALLBACK,
     CALLBACK_HEADERS,
     ENGINE_FIELDS,
@@ -121,7 +122,7 @@ def _operation(operation: Operation, links: Links, examples: Examples) -> dict[s
             if "{id}" in operation.path
             else []
         ),
-        *([EVIDENCE] if operation.shows_limits else []),
+        *([EVIDENCE, ADVICE] if operation.shows_limits else []),
         *([IDEMPOTENCY_KEY] if _is_repeated(operation) else []),
         *operation.parameters,
     ]

@@ -54,6 +54,11 @@ EVIDENCE = {
     "description": "1: add the SMTP conversation and what came from caches to each result.",
     "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
 }  # fmt: skip
+ADVICE = {
+    "name": "advice", "in": "query", "required": False,
+    "description": "1: add the reason, the light and advice for people to each result.",
+    "schema": {"type": "string", "enum": ["0", "1"], "default": "0"},
+}  # fmt: skip
 IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key", "in": "header", "required": False,
     "description": "The same key with the same body gets the first answer again, for 24 hours.",

@@ -45,11 +45,14 @@ from mailprobe.api.refusals import (
     TooManyJobs,
     UpgradeRequired,
 )
+from mailprobe.api.results.advice import advice_of
 from mailprobe.api.sandbox.addresses import verify
 from mailprobe.api.schema import AddressBody, says
 from mailprobe.api.service import Service
 from mailprobe.engine import Answer, Evidence, Verdict
 from mailprobe.engine.evidence import EvidenceBudget
+from mailprobe.engine.lights import Light, light_of
+from mailprobe.engine.verdict import Reason
 from mailprobe.storage.records import JobOrder
 
 EMAILS_MAX = 50
@@ -132,6 +135,14 @@ class VerifyEmailResult(Verdict, frozen=True):
     """The result of a verification; `evidence` only on request."""
 
     evidence: Annotated[Evidence | UnsetType, says("Only with `?evidence=1`.")] = UNSET
+    reason: Annotated[Reason | UnsetType, says("Why, in one word. Only with `?advice=1`.")] = UNSET
+    light: Annotated[
+        Light | UnsetType,
+        says("What to do: accept it, take care, or reject it. Only with `?advice=1`."),
+    ] = UNSET
+    advice: Annotated[
+        str | UnsetType, says("What to do, in a few sentences for people. Only with `?advice=1`.")
+    ] = UNSET
 
 
 class BatchVerifyResponse(Struct, frozen=True):
@@ -155,12 +166,12 @@ class AsyncVerifyResponse(Struct, frozen=True):
 async def verify_email(service: Service, call: Call) -> OperationReply:
     """One address, its result; with webhook or async the answer is a job's id at once."""
     body: VerifyRequest = call.body
-    explain = evidence_requested(call, "request")
+    explain, advises = evidence_requested(call, "request"), advice_requested(call, "request")
     if body.webhook is not None or body.runs_async:
-        return await submit_job(service, call, body, explain=explain)
+        return await submit_job(service, call, body, explain=explain, advises=advises)
 
     def make(answers: Sequence[Answer]) -> OperationReply:
-        return reply(200, result_of(answers[0], EvidenceBudget()))
+        return reply(200, result_of(answers[0], EvidenceBudget(), advises=advises))
 
     asks_bounced = _flag(call, "ask_bounced", "bounces")
     spending = Verifications(
@@ -173,12 +184,12 @@ async def verify_batch(service: Service, call: Call) -> OperationReply:
     """Up to fifty addresses, their results in the order of the request."""
     began = trio.current_time()
     body: BatchRequest = call.body
-    explain = evidence_requested(call, "batch")
+    explain, advises = evidence_requested(call, "batch"), advice_requested(call, "batch")
 
     def make(answers: Sequence[Answer]) -> OperationReply:
         latency_ms = round((trio.current_time() - began) * 1000)
         budget = EvidenceBudget()
-        results = [result_of(answer, budget) for answer in answers]
+        results = [result_of(answer, budget, advises=advises) for answer in answers]
         return reply(200, BatchVerifyResponse(results, len(results), latency_ms))
 
     spending = Verifications("batch", body.emails, explain, asks_hosts=body.smtp)
@@ -188,11 +199,11 @@ async def verify_batch(service: Service, call: Call) -> OperationReply:
 async def verify_stream(service: Service, call: Call) -> OperationReply:
     """Up to fifty addresses, a line for each as soon as its result is there."""
     body: BatchRequest = call.body
-    explain = evidence_requested(call, "streaming")
+    explain, advises = evidence_requested(call, "streaming"), advice_requested(call, "streaming")
     spending = Verifications("stream", body.emails, explain, in_parts=True, asks_hosts=body.smtp)
     charged = call.charge = charge(service.quota, call.caller, spending, call.admission)
     await charged.reserve()  # refused before the head of the answer is sent
-    lines = StreamedLines(open=lambda: charged, encode=encoder_of_lines())
+    lines = StreamedLines(open=lambda: charged, encode=encoder_of_lines(advises=advises))
     # keeps a proxy from buffering lines
     return OperationReply(200, lines, {"X-Accel-Buffering": "no"}, NDJSON)
 
@@ -217,27 +228,42 @@ async def answer_whole(
     return reply
 
 
-def encoder_of_lines() -> Callable[[Sequence[Answer]], bytes]:
+def encoder_of_lines(*, advises: bool = False) -> Callable[[Sequence[Answer]], bytes]:
     """Return the encoder of one stream: a line of JSON for each answer, with its line end."""
     budget = EvidenceBudget()
 
     def encode(answers: Sequence[Answer]) -> bytes:
-        return _encoder.encode_lines([result_of(answer, budget) for answer in answers])
+        return _encoder.encode_lines(
+            [result_of(answer, budget, advises=advises) for answer in answers]
+        )
 
     return encode
 
 
-def result_of(answer: Answer, budget: EvidenceBudget) -> Verdict:
-    """The result of an answer, with its evidence as far as the budget allows."""
-    if answer.evidence is None:
+def result_of(answer: Answer, budget: EvidenceBudget, *, advises: bool = False) -> Verdict:
+    """The result of an answer, with its evidence as far as the budget allows, and with advice."""
+    if answer.evidence is None and not advises:
         return answer.verdict
-    evidence = budget.fit(answer.evidence)
-    return VerifyEmailResult(**msgspec.structs.asdict(answer.verdict), evidence=evidence)
+    verdict, reason = answer.verdict, answer.cause.reason
+    result = VerifyEmailResult(
+        **msgspec.structs.asdict(verdict),
+        evidence=UNSET if answer.evidence is None else budget.fit(answer.evidence),
+    )
+    if not advises:
+        return result
+    return msgspec.structs.replace(
+        result, reason=reason, light=light_of(verdict), advice=advice_of(verdict, reason)
+    )
 
 
 def evidence_requested(call: Call, section: Section) -> bool:
     """Whether the query asks for evidence. Raises InvalidRequest for values but 0 and 1."""
     return _flag(call, "evidence", section)
+
+
+def advice_requested(call: Call, section: Section) -> bool:
+    """Whether the query asks for advice, likewise."""
+    return _flag(call, "advice", section)
 
 
 def _flag(call: Call, name: str, section: Section) -> bool:
@@ -251,13 +277,14 @@ def _flag(call: Call, name: str, section: Section) -> bool:
 
 
 async def submit_job(
-    service: Service, call: Call, body: VerifyRequest, *, explain: bool
+    service: Service, call: Call, body: VerifyRequest, *, explain: bool, advises: bool
 ) -> OperationReply:
     """Submit a job; reply 202 once it is stored durably."""
-    if explain:
+    if explain or advises:
+        name = "evidence" if explain else "advice"
         raise _malformed(
-            "The query parameter evidence cannot be 1 together with webhook or async.",
-            "Leave evidence out, or leave the others out and get the evidence in the answer.",
+            f"The query parameter {name} cannot be 1 together with webhook or async.",
+            f"Leave {name} out, or leave the others out and get the {name} in the answer.",
         )
     try:
         order = order_of(call.caller.account.id, body)
@@ -333,17 +360,22 @@ class VerifyArguments(VerifyRequest, frozen=True):
     """One address."""
 
     evidence: Annotated[bool, says("true: say why, with the conversation.")] = False
+    advice: Annotated[bool, says("true: say why and what to do, in words.")] = False
 
 
 class BatchArguments(BatchRequest, frozen=True):
     """One to fifty addresses."""
 
     evidence: Annotated[bool, says("true: say why, for each address.")] = False
+    advice: Annotated[bool, says("true: say why and what to do with each address, in words.")] = (
+        False
+    )
 
 
 def _tool_request(taken: VerifyArguments | BatchArguments, octets: bytes) -> ToolRequest:
-    """The API ignores the member `evidence` of a body, and takes it in the query."""
-    return ToolRequest(query={"evidence": ["1"]} if taken.evidence else {}, body=octets)
+    """The API ignores the members `evidence` and `advice` of a body, and takes them in the query."""
+    names = [name for name in ("evidence", "advice") if getattr(taken, name)]
+    return ToolRequest(query={name: ["1"] for name in names}, body=octets)
 
 
 VERIFY_TEXT = ToolText(

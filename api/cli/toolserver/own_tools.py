@@ -63,6 +63,7 @@ class OwnVerifyArguments(Struct, frozen=True):
     email: str
     smtp: bool = True
     evidence: bool = False
+    advice: bool = False
 
 
 def own_toolbox(
@@ -120,13 +121,13 @@ class _Verifier:
 
     async def verify(self, taken: OwnVerifyArguments, octets: bytes, report: Report) -> bytes:
         (answer,) = await self._answers([taken.email], taken.smtp, taken.evidence)
-        return msgspec.json.encode(result_of(answer, EvidenceBudget()))
+        return msgspec.json.encode(result_of(answer, EvidenceBudget(), advises=taken.advice))
 
     async def verify_batch(self, taken: BatchArguments, octets: bytes, report: Report) -> bytes:
         began = trio.current_time()
         answers = await self._answers(taken.emails, taken.smtp, taken.evidence)
         budget = EvidenceBudget()
-        results = [result_of(answer, budget) for answer in answers]
+        results = [result_of(answer, budget, advises=taken.advice) for answer in answers]
         took_ms = round((trio.current_time() - began) * 1000)
         return msgspec.json.encode(BatchVerifyResponse(results, len(results), took_ms))
 

@@ -342,11 +342,17 @@ async def test_a_stop_at_any_moment_closes_with_its_code(steps, autojump_clock):
         assert len(await shop.rows()) == len(live.of("result"))
 
 
-async def test_evidence_is_sent_on_request(autojump_clock):
+async def test_evidence_and_advice_are_sent_on_request(autojump_clock):
     async with open_shop() as shop:
         async with open_live(shop, path=f"{LIVE}?evidence=1") as live:
             await live.send("ann@friendly.test", END)
             await live.until_closed()
             assert live.of("result")[0]["evidence"]["reason"] == "accepted"
-        error = await rejected(shop, path=f"{LIVE}?evidence=2")
-        assert error.status_code == 400
+        async with open_live(shop, path=f"{LIVE}?advice=1") as live:
+            await live.send("ann@friendly.test", END)
+            await live.until_closed()
+            (result,) = live.of("result")
+            assert (result["light"], result["reason"]) == ("GREEN_LIGHT", "accepted")
+        for name in ("evidence", "advice"):
+            error = await rejected(shop, path=f"{LIVE}?{name}=2")
+            assert error.status_code == 400

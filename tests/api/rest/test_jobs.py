@@ -95,11 +95,13 @@ async def test_async_is_true_or_false(autojump_clock, value):
         assert (got.status, got.error) == (400, "invalid_request")
 
 
-async def test_evidence_is_not_kept_for_a_job(autojump_clock):
+async def test_neither_evidence_nor_advice_is_kept_for_a_job(autojump_clock):
     async with open_working_shop() as (shop, _):
         body = {"email": "known@friendly.test", "async": True}
-        got = await shop.request("POST", f"{VERIFY}?evidence=1", body)
-        assert (got.status, got.error) == (400, "invalid_request")
+        for name in ("evidence", "advice"):
+            got = await shop.request("POST", f"{VERIFY}?{name}=1", body)
+            assert (got.status, got.error) == (400, "invalid_request")
+            assert f"parameter {name} cannot be 1" in got.body["message"]
         assert (await shop.request("POST", VERIFY, {**body, "async": False})).status == 200
 
 

@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from mailprobe.api.operations.verify import EMAILS_MAX
+from mailprobe.api.results.advice import ADVICE
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.verdict import FIELDS
 from mailprobe.storage.contract import OutcomeUnknown
@@ -57,6 +58,35 @@ async def test_evidence_is_a_15th_field_and_only_on_request(autojump_clock, shop
     assert all(set(result["evidence"]) == EVIDENCE for result in got.body["results"])
     got = await shop.request("POST", f"{STREAM}?evidence=1", many)
     assert all(set(line["evidence"]) == EVIDENCE for line in got.lines)
+
+
+async def test_advice_is_added_on_request_in_every_way_to_verify(
+    autojump_clock, shop: RunningService
+):
+    known, nobody = "known@friendly.test", "nobody@friendly.test"
+    got = await shop.request("POST", f"{VERIFY}?advice=1", {"email": nobody})
+    assert tuple(got.body) == (*FIELDS, "reason", "light", "advice")
+    assert (got.body["reason"], got.body["light"]) == ("no_mailbox", "RED_LIGHT")
+    assert got.body["advice"] == ADVICE["no_mailbox"].sentence
+    assert (
+        tuple((await shop.request("POST", f"{VERIFY}?advice=0", {"email": known})).body) == FIELDS
+    )
+    many = {"emails": [known, nobody, "bob@gmial.com"]}
+    batch = await shop.request("POST", f"{BATCH}?advice=1", many)
+    stream = await shop.request("POST", f"{STREAM}?advice=1&evidence=1", many)
+    for results in (batch.body["results"], stream.lines):
+        assert {each["email"]: each["light"] for each in results} == {
+            known: "GREEN_LIGHT", nobody: "RED_LIGHT", "bob@gmial.com": "YELLOW_LIGHT",
+        }  # fmt: skip
+        (typo,) = (each["advice"] for each in results if each["suggestion"])
+        assert typo.startswith("Did you mean gmail.com?")
+    assert all(line["evidence"]["reason"] == line["reason"] for line in stream.lines)
+    assert not any("evidence" in each for each in batch.body["results"])
+
+
+async def test_advice_that_is_not_understood_is_400(autojump_clock, shop: RunningService):
+    got = await shop.request("POST", f"{STREAM}?advice=yes", {"emails": ["a@friendly.test"]})
+    assert (got.status, "advice" in got.body["message"]) == (400, True)
 
 
 async def test_evidence_that_is_not_understood_is_400(autojump_clock, shop: RunningService):

@@ -60,7 +60,7 @@ async def test_addresses_are_verified(autojump_clock):
         listed = {each["name"]: each for each in (await client.next())["result"]["tools"]}
         assert list(listed) == ["verify_email", "verify_batch", "clean_file"]
         assert list(listed["verify_email"]["inputSchema"]["properties"]) == [
-            "email", "smtp", "evidence",
+            "email", "smtp", "evidence", "advice",
         ]  # fmt: skip
         for tool in listed.values():
             jsonschema.Draft202012Validator.check_schema(tool["inputSchema"])
@@ -71,11 +71,13 @@ async def test_addresses_are_verified(autojump_clock):
         jsonschema.validate(one, listed["verify_email"]["outputSchema"])
         one = await client.result("verify_email", {"email": "ann@shop.test", "evidence": True})
         assert one["evidence"]["rule"] == "no-such-mailbox.enhanced"
+        one = await client.result("verify_email", {"email": "ann@shop.test", "advice": True})
+        assert one["advice"].startswith("The mail host has this mailbox.")
         emails = ["nobody@shop.test", "ann@shop.test", "x"]
         some = await client.result("verify_batch", {"emails": emails, "smtp": False})
         assert [each["email"] for each in some["results"]] == emails
         jsonschema.validate(some, listed["verify_batch"]["outputSchema"])
-        assert opened.opened == [(CALLS, True), (CALLS, True), (CALLS, False)]
+        assert opened.opened == [*[(CALLS, True)] * 3, (CALLS, False)]
         assert "emails" in await client.failure("verify_batch", {"emails": []})
         assert "needs a service" in await client.failure("create_list", {"emails": emails})
 

@@ -112,10 +112,12 @@ def test_the_required_fields_are_the_specifications(name: str) -> None:
     assert set(SPEC["components"]["schemas"][name]["required"]) == REQUIRED[name]
 
 
-def test_a_result_has_its_14_fields_and_may_have_evidence() -> None:
+def test_a_result_has_its_14_fields_and_may_have_evidence_and_advice() -> None:
     result = SPEC["components"]["schemas"]["VerifyEmailResult"]
     assert len(result["required"]) == 14
-    assert set(result["properties"]) - set(result["required"]) == {"evidence"}
+    assert set(result["properties"]) - set(result["required"]) == {
+        *("evidence", "reason", "light", "advice")
+    }
 
 
 def test_every_field_and_operation_says_what_it_is() -> None:
