@@ -22,7 +22,7 @@ from mailprobe.api.live.session import LiveSession
 from mailprobe.api.live.stream import UpgradedStream
 from mailprobe.api.observability.request_context import RequestContext, request_scope, trace_headers
 from mailprobe.api.operations.operation import Call
-from mailprobe.api.operations.verify import LIVE, advice_requested, evidence_requested
+from mailprobe.api.operations.verify import LIVE
 from mailprobe.api.refusals import Overloaded, Refusal, UsageUnknown
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.service import Service
@@ -107,7 +107,7 @@ class LiveServer:
         try:
             record.caller = await identify()
             asked = Call(None, query)
-            explain, advises = evidence_requested(asked, "live"), advice_requested(asked, "live")
+            explain, advises = asked.asks("evidence", "live"), asked.asks("advice", "live")
             self._check_room(record.caller.account.id)
         except Refusal as refusal:
             await self._refuse(handshake, refusal, record)

@@ -110,6 +110,13 @@ class Call:
             raise InvalidRequest(f"The query parameter {name} is there twice.", section)
         return values[0] if values else None
 
+    def asks(self, name: str, section: Section) -> bool:
+        """Whether a query parameter is 1. Raises InvalidRequest for values but 0 and 1."""
+        values = set(self.query.get(name, ["0"]))
+        if values in ({"0"}, {"1"}):
+            return values == {"1"}
+        raise InvalidRequest(f"The query parameter {name} must be 1 or 0.", section, was_json=True)
+
     def path_id(self) -> str | None:
         """The id in the path, in lower case; None for what cannot be one."""
         text = self.path["id"].lower()

@@ -41,7 +41,6 @@ from mailprobe.api.refusals import (
     ProbingUnavailable,
     QuotaExhausted,
     RateLimited,
-    Section,
     TooManyJobs,
     UpgradeRequired,
 )
@@ -166,14 +165,14 @@ class AsyncVerifyResponse(Struct, frozen=True):
 async def verify_email(service: Service, call: Call) -> OperationReply:
     """One address, its result; with webhook or async the answer is a job's id at once."""
     body: VerifyRequest = call.body
-    explain, advises = evidence_requested(call, "request"), advice_requested(call, "request")
+    explain, advises = call.asks("evidence", "request"), call.asks("advice", "request")
     if body.webhook is not None or body.runs_async:
         return await submit_job(service, call, body, explain=explain, advises=advises)
 
     def make(answers: Sequence[Answer]) -> OperationReply:
         return reply(200, result_of(answers[0], EvidenceBudget(), advises=advises))
 
-    asks_bounced = _flag(call, "ask_bounced", "bounces")
+    asks_bounced = call.asks("ask_bounced", "bounces")
     spending = Verifications(
         "verify", [body.email], explain, asks_hosts=body.smtp, asks_bounced=asks_bounced
     )
@@ -184,7 +183,7 @@ async def verify_batch(service: Service, call: Call) -> OperationReply:
     """Up to fifty addresses, their results in the order of the request."""
     began = trio.current_time()
     body: BatchRequest = call.body
-    explain, advises = evidence_requested(call, "batch"), advice_requested(call, "batch")
+    explain, advises = call.asks("evidence", "batch"), call.asks("advice", "batch")
 
     def make(answers: Sequence[Answer]) -> OperationReply:
         latency_ms = round((trio.current_time() - began) * 1000)
@@ -199,7 +198,7 @@ async def verify_batch(service: Service, call: Call) -> OperationReply:
 async def verify_stream(service: Service, call: Call) -> OperationReply:
     """Up to fifty addresses, a line for each as soon as its result is there."""
     body: BatchRequest = call.body
-    explain, advises = evidence_requested(call, "streaming"), advice_requested(call, "streaming")
+    explain, advises = call.asks("evidence", "streaming"), call.asks("advice", "streaming")
     spending = Verifications("stream", body.emails, explain, in_parts=True, asks_hosts=body.smtp)
     charged = call.charge = charge(service.quota, call.caller, spending, call.admission)
     await charged.reserve()  # refused before the head of the answer is sent
@@ -254,23 +253,6 @@ def result_of(answer: Answer, budget: EvidenceBudget, *, advises: bool = False) 
     return msgspec.structs.replace(
         result, reason=reason, light=light_of(verdict), advice=advice_of(verdict, reason)
     )
-
-
-def evidence_requested(call: Call, section: Section) -> bool:
-    """Whether the query asks for evidence. Raises InvalidRequest for values but 0 and 1."""
-    return _flag(call, "evidence", section)
-
-
-def advice_requested(call: Call, section: Section) -> bool:
-    """Whether the query asks for advice, likewise."""
-    return _flag(call, "advice", section)
-
-
-def _flag(call: Call, name: str, section: Section) -> bool:
-    values = set(call.query.get(name, ["0"]))
-    if values in ({"0"}, {"1"}):
-        return values == {"1"}
-    raise InvalidRequest(f"The query parameter {name} must be 1 or 0.", section, was_json=True)
 
 
 # -- in the background ----

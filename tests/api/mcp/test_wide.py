@@ -51,11 +51,11 @@ async def test_a_verification_says_why_on_request(autojump_clock, shop: RunningS
     )
     assert one["evidence"]["conversation"]
     jsonschema.validate(one, listed["verify_email"]["outputSchema"])
-    told = structured(
+    advised = structured(
         await listener.call("verify_email", {"email": "ann@friendly.test", "advice": True})
     )
-    assert (told["light"], "evidence" in told) == ("GREEN_LIGHT", False)
-    jsonschema.validate(told, listed["verify_email"]["outputSchema"])
+    assert (advised["light"], "evidence" in advised) == ("GREEN_LIGHT", False)
+    jsonschema.validate(advised, listed["verify_email"]["outputSchema"])
     emails = ["no@friendly.test", "ann@friendly.test"]
     for evidence in (True, False):
         got = structured(

@@ -399,7 +399,7 @@ async def test_every_line_of_a_request_says_so(
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("known@friendly.test")
 
-    monkeypatch.setattr(verify, "evidence_requested", broken)
+    monkeypatch.setattr(verify, "answer_whole", broken)
     crashed = await shop.verify("x")
     Context().run(log.info, "nobody's")
     *lines, nobodys = paper.lines

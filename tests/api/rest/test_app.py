@@ -366,7 +366,7 @@ async def test_a_bug_is_500_with_an_id_and_is_logged(
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(verify, "evidence_requested", broken)
+    monkeypatch.setattr(verify, "answer_whole", broken)
     with caplog.at_level(logging.ERROR):
         got = await shop.verify()
     assert (got.status, got.error) == (500, "internal_error")

@@ -12,6 +12,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from mailprobe.api.error_table import TABLE
 from mailprobe.api.operations.bounces import BOUNCES
+from mailprobe.api.operations.operation import Operation
 from mailprobe.api.operations.table import OPERATIONS, description
 from mailprobe.api.quota.list_limits import BOUNDS
 from mailprobe.storage.list_records import ListOrder
@@ -131,6 +132,15 @@ def test_every_field_and_operation_says_what_it_is() -> None:
             assert operation["summary"]
             assert operation["description"]
             assert all(each["description"] for each in operation.get("parameters", ()))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_an_operation_stands_in_one_module(operation: Operation) -> None:
+    """Its handler and the types of its bodies, so that a new one takes one file."""
+    bodies = [operation.takes, operation.gives, operation.promises]
+    places = {operation.handler.__module__, *(kind.__module__ for kind in bodies if kind)}
+    places.discard("mailprobe.api.operations.list_uploads")  # its answer is a list's
+    assert len(places) == 1
 
 
 def test_only_what_has_no_caller_wants_no_key() -> None:
