@@ -1,6 +1,7 @@
 """What a list is doing, what it waits for, and what its answers are, in words and numbers. Pure."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -123,14 +124,11 @@ def _goes_on(each: ListWait) -> str:
     return f"goes on at {each.until:%H:%M} UTC" if each.until else ""
 
 
-def answers_of(counts: Counter[ResultKind]) -> list[AnswerCount]:
+def answers_of(lights: Mapping[str, int]) -> list[AnswerCount]:
     """Keep, Confirm and Drop, with their share of what is answered."""
-    found = Counter[str]()
-    for kind, count in counts.items():
-        found[kind.light] += count
-    total = max(1, found.total())
+    total = max(1, sum(lights.values()))
     return [
-        AnswerCount(answer, light, found[light], found[light] / total)
+        AnswerCount(answer, light, lights[light], lights[light] / total)
         for light, answer in ANSWERS.items()
     ]
 

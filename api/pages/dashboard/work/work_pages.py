@@ -1,14 +1,14 @@
 """The pages of the lists."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from math import ceil
 
 import trio
 from quart import Blueprint, Response, request
 
 from mailprobe.api.lists.table import Marks, read_marks
-from mailprobe.api.operations.list_jobs import ListResponse, ListsResponse
+from mailprobe.api.operations.list_jobs import ListResponse, ListsResponse, ListSummary, summary_of
 from mailprobe.api.operations.usage import ManagementUsageSummaryResponse
 from mailprobe.api.pages.dashboard.frame import (
     HEADERS,
@@ -34,7 +34,7 @@ from mailprobe.api.pages.dashboard.work.list_states import (
 from mailprobe.api.pages.dashboard.work.list_table import list_and_stored, table_query, table_values
 from mailprobe.api.quota.list_limits import NAME_CHARACTERS_MAX
 from mailprobe.api.quota.pricing import eur_up, overage_micros
-from mailprobe.api.refusals import InvalidRequest
+from mailprobe.api.refusals import InvalidRequest, ListNotFound
 from mailprobe.api.rest.app import this_request
 from mailprobe.api.results.marks import passing_of
 from mailprobe.storage.list_records import StoredList
@@ -109,10 +109,11 @@ async def shown_lists(
     shown, left = [], MARKS_MAX
     for each in lists:
         left -= each.addresses
-        stored = await frame.service.store.stored_list(each.list_id) if left >= 0 else None
         counted: list[AnswerCount] = []
-        if stored is not None and each.answered:
-            counted = answers_of((await read_marks(frame.service.store, stored)).counts)
+        if each.answered and left >= 0:
+            with suppress(ListNotFound):  # deleted meanwhile
+                summary = await frame.result_of(ListSummary, "get_list_summary", id=each.list_id)
+                counted = answers_of(summary.lights)
         shown.append((each, state_of(each), counted))
     return shown
 
@@ -155,7 +156,7 @@ async def progress_values(
     return {
         "state": state_of(found),
         "waits": waits_of(found, passing_of(marks.counts), now),
-        "counted": answers_of(marks.counts),
+        "counted": answers_of(summary_of(stored, marks.counts).lights),
         "left": "" if left_s is None else rough_duration(left_s),
         "pace_ms": PACE_MS + found.addresses // ADDRESSES_A_MS,
     }
