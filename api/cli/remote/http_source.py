@@ -172,6 +172,7 @@ class _Run:
         self._send = send
         self._queue = RequestQueue()
         self._allowance = Allowance()
+        self._has_policy = False  # a response has said the limit in its headers
         self._size_max = REQUEST_ADDRESSES_MAX
         self._requests = 0
         self._requests_max = 4  # grows with each success, halves with each failure
@@ -449,7 +450,9 @@ class _Run:
         limit = limit_of(response)
         if limit is not None:
             self._allowance.limit = limit
-        elif self._allowance.limit is None:
+            self._has_policy = True
+        elif self._has_policy or self._allowance.limit is None:
+            # A proxy that removes headers removes them always. So the account has no limit now.
             self._allowance.limit = math.inf
         self._changed.set()
 

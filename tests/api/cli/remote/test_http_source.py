@@ -43,7 +43,7 @@ class Service:
     `instead` holds what the first requests get; None in it lets one pass.
     """
 
-    limit: int = 1_000
+    limit: int | None = 1_000
     instead: list[Instead | None] = field(default_factory=list)
     always: Instead | None = None
     asked: list[str] = field(default_factory=list)
@@ -64,11 +64,11 @@ class Service:
             return answer
         now = trio.current_time()
         used = sum(units for at, units in self.granted if at > now - 60)
-        if used + len(emails) > self.limit:
+        if self.limit is not None and used + len(emails) > self.limit:
             self.refused += 1
             return error(429, "rate_limit_exceeded", {"retry-after": "60"}, limit=self.limit)
         self.granted.append((now, len(emails)))
-        policy = {"ratelimit-policy": f'"minute";q={self.limit};w=60'}
+        policy = {"ratelimit-policy": f'"minute";q={self.limit};w=60'} if self.limit else {}
         if request.url.path.endswith("/batch"):
             lines = [line async for line in self.lines(emails)]
             body = b'{"results":[%b]}' % b",".join(line.rstrip() for line in lines)
@@ -157,6 +157,34 @@ async def test_the_source_keeps_below_the_rate_limit_without_a_429(
     assert service.refused == 0
     assert capsys.readouterr().err.count("rate limit is reached") == 1
     assert 180 <= trio.current_time() - began < 190
+
+
+async def test_an_account_that_loses_its_limit_is_not_held_to_it(autojump_clock: Any) -> None:
+    service, texts = Service(limit=100), addresses(1_000, 100)
+
+    async def raise_tier() -> None:
+        await trio.sleep(30)
+        service.limit = None
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(raise_tier)
+        came, _ = await stream_answers(texts, service.handle)
+    assert sorted(came) == sorted(texts)
+    assert trio.current_time() < 80  # 100 in the first minute, and then the rest
+
+
+async def test_a_limit_that_no_header_says_is_kept(autojump_clock: Any) -> None:
+    """A proxy may remove the headers; the body of a 429 has the limit, too."""
+    service, texts = Service(limit=100), addresses(400, 100)
+
+    async def handle(request: httpx.Request) -> httpx.Response:
+        response = await service.handle(request)
+        response.headers.pop("ratelimit-policy", None)
+        return response
+
+    came, _ = await stream_answers(texts, handle)
+    assert sorted(came) == sorted(texts)
+    assert service.refused < 10
 
 
 async def test_a_limit_below_a_requests_size_splits_it(autojump_clock: Any) -> None:
