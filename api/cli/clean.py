@@ -21,6 +21,7 @@ from mailprobe.api.starting.open_files import raise_open_files
 if TYPE_CHECKING:
     from mailprobe.api.cli.cleaning.passes import Recheck
     from mailprobe.api.cli.output.summary import Summary
+    from mailprobe.api.cli.remote.source import Way
     from mailprobe.api.cli.source import AnswerSource, OpenSource
     from mailprobe.api.listfile.formulas import Formulas
     from mailprobe.engine.settings import EngineSettings
@@ -291,13 +292,10 @@ def _source(
         engine = replace(settings.engine, asks_hosts=asks_hosts and settings.engine.asks_hosts)
         bounced = _bounced_in(bounces)
         return (lambda: _open_own_engine(engine, bounced)), True
-    if live:
-        from mailprobe.api.cli.remote.live_source import open_live_source
+    from mailprobe.api.cli.remote.source import open_remote_source
 
-        return (lambda: open_live_source(*service)), False
-    from mailprobe.api.cli.remote.opening import open_http_source
-
-    return (lambda: open_http_source(*service, asks_hosts=asks_hosts)), False
+    way: Way = "live" if live else "best"
+    return (lambda: open_remote_source(*service, way, asks_hosts=asks_hosts)), False
 
 
 def _bounced_in(path: Path | None) -> Mapping[str, str]:

@@ -1,6 +1,6 @@
 """Sources of answers: the one interface through which `verify`, `clean` and `demo` verify.
 
-One source is an engine in this process, another a service over HTTP (http_source).
+One source is an engine in this process, another a service (`remote/source.py`).
 """
 
 from array import array

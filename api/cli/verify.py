@@ -65,11 +65,9 @@ def verify(
     raise_open_files()
     texts = list(_texts(addresses))
     if (service := named_service(server, key, settings, bounces)) is not None:
-        from mailprobe.api.cli.remote.opening import open_http_source
+        from mailprobe.api.cli.remote.source import open_remote_source
 
-        source: OpenSource = partial(
-            open_http_source, *service, takes_lists=False, asks_hosts=not no_smtp
-        )
+        source: OpenSource = partial(open_remote_source, *service, "stream", asks_hosts=not no_smtp)
     else:
         engine = replace(settings.engine, asks_hosts=False) if no_smtp else settings.engine
         bounced: Mapping[str, str] = {}

@@ -123,7 +123,7 @@ async def open_service_source(settings: "Settings") -> AsyncIterator["AnswerSour
     import trio
 
     from mailprobe.api.cli.account import new_account
-    from mailprobe.api.cli.remote.opening import open_http_source
+    from mailprobe.api.cli.remote.source import open_remote_source
     from mailprobe.api.http.listeners import open_sockets
     from mailprobe.api.quota.plans import PLANS
     from mailprobe.api.serve import open_service, serve_service
@@ -137,6 +137,6 @@ async def open_service_source(settings: "Settings") -> AsyncIterator["AnswerSour
         drain = trio.Event()
         async with trio.open_nursery() as nursery:
             await nursery.start(serve_service, service, sockets, drain)
-            async with open_http_source(bind.url, account["key"]) as source:
+            async with open_remote_source(bind.url, account["key"]) as source:
                 yield source
             drain.set()

@@ -29,7 +29,7 @@ def named_service(
     key = settings.key if key is None else key
     if key is None:
         raise Misuse("the service needs an API key: set MAILPROBE_KEY, or give --key")
-    from mailprobe.api.cli.remote.http_source import check_server
+    from mailprobe.api.cli.remote.service import check_server
 
     check_server(server, key)
     if bounces is not None:

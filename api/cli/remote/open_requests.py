@@ -10,6 +10,8 @@ import msgspec
 from mailprobe.api.cli.source import SentRecord
 from mailprobe.api.listfile.journal import SentRequest
 
+BATCH_OCTETS_MAX = 1 << 24  # the service sends 4 MiB at most, and longer texts as they came
+
 
 @dataclass(slots=True, eq=False)
 class OpenRequest:

@@ -12,9 +12,9 @@ import trio
 
 from mailprobe.api.cli.cleaning.passes import PATIENCE_S
 from mailprobe.api.cli.remote.http_responses import read_error_body
-from mailprobe.api.cli.remote.http_source import BATCH_OCTETS_MAX, TIMEOUT, check_server
-from mailprobe.api.cli.remote.open_requests import read_whole
-from mailprobe.api.cli.remote.opening import on_this_machine, open_http_source
+from mailprobe.api.cli.remote.open_requests import BATCH_OCTETS_MAX, read_whole
+from mailprobe.api.cli.remote.service import TIMEOUT, check_server, on_this_machine
+from mailprobe.api.cli.remote.source import open_remote_source
 from mailprobe.api.cli.source import OpenSource
 from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
 from mailprobe.api.cli.toolserver.toolbox import CALLS_MAX, Report, SessionTool, Toolbox
@@ -47,8 +47,7 @@ async def open_remote_toolbox(
     server: str, keys: Keys, patience_s: float = PATIENCE_S
 ) -> AsyncIterator[Toolbox]:
     """Open the tools of this service. Raises Misuse for a wrong address or key."""
-    check_server(server, keys.standard)
-    server = server.rstrip("/")
+    server = check_server(server, keys.standard)
     async with httpx.AsyncClient(
         timeout=TIMEOUT,
         limits=httpx.Limits(max_connections=CALLS_MAX),
@@ -63,7 +62,7 @@ def remote_toolbox(
     """The tools of the service at this address, which has no slash at its end."""
 
     def open_source(smtp: bool) -> OpenSource:
-        return lambda: open_http_source(server, keys.standard, asks_hosts=smtp)
+        return lambda: open_remote_source(server, keys.standard, asks_hosts=smtp)
 
     service = _Service(client, server, keys)
     tools = {

@@ -16,8 +16,8 @@ import httpx
 import msgspec
 import trio
 
-from mailprobe.api.cli.remote.live_source import PATH, open_live_socket, open_live_source
-from mailprobe.api.cli.remote.opening import open_http_source
+from mailprobe.api.cli.remote.live_way import PATH, open_live_socket
+from mailprobe.api.cli.remote.source import Way, open_remote_source
 from mailprobe.api.cli.source import AnswerSource
 from mailprobe.bench.harness.figures import RESULTS, Figure
 from mailprobe.bench.lab import start_lab
@@ -28,6 +28,7 @@ ADDRESSES = 4_000
 ROUNDS = 5
 FIRST = 50  # addresses of a request whose first result is timed
 FIRST_ROUNDS = 10
+WAYS: tuple[Way, ...] = ("stream", "live")
 LIMIT_S = 180.0
 
 
@@ -45,8 +46,7 @@ async def measure(service: ServiceProcess, addresses: Sequence[str]) -> list[Fig
     """Return the figures of both sides; every result is checked."""
     texts = addresses[:ADDRESSES]
     sides: dict[str, Callable[[], AbstractAsyncContextManager[AnswerSource]]] = {
-        "stream": partial(open_http_source, service.url, service.key, takes_lists=False),
-        "live": partial(open_live_source, service.url, service.key),
+        way: partial(open_remote_source, service.url, service.key, way) for way in WAYS
     }
     rates: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(ROUNDS + 1):

@@ -24,9 +24,9 @@ from statistics import median
 import httpx
 import trio
 
-from mailprobe.api.cli.remote.http_source import PATH as STREAM
-from mailprobe.api.cli.remote.http_source import REQUEST_ADDRESSES_MAX
-from mailprobe.api.cli.remote.opening import open_http_source
+from mailprobe.api.cli.remote.source import open_remote_source
+from mailprobe.api.cli.remote.stream_way import PATH as STREAM
+from mailprobe.api.cli.remote.stream_way import REQUEST_ADDRESSES_MAX
 from mailprobe.bench.harness.engine_runs import wrong
 from mailprobe.bench.harness.figures import NOT_MEASURED, RESULTS, Figure
 from mailprobe.bench.lab import start_lab
@@ -147,7 +147,7 @@ async def verify_list(
     with trio.fail_after(ANSWER_S):
         cpu_s, began = service.cpu_s(), time.perf_counter()
         async with (
-            open_http_source(service.url, service.key, takes_lists=False) as source,
+            open_remote_source(service.url, service.key, "stream") as source,
             source.open_answers(texts) as answers,
         ):
             verdicts = [answer.verdict async for answer in answers]

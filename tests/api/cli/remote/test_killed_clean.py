@@ -25,8 +25,8 @@ ENDS = [signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
 PROGRAM = (
     "import sys\n"
     "from mailprobe.api.cli import main\n"
-    "from mailprobe.api.cli.remote import list_source\n"
-    "list_source.LONG, list_source.POLL_S = int(sys.argv.pop(1)), 0.1\n"
+    "from mailprobe.api.cli.remote import list_way\n"
+    "list_way.LONG, list_way.POLL_S = int(sys.argv.pop(1)), 0.1\n"
     "main()\n"
 )
 

@@ -14,9 +14,10 @@ import trio
 
 from mailprobe.api.cli.cleaning.waiting import clock
 from mailprobe.api.cli.output.progress import standing
-from mailprobe.api.cli.remote import list_source
-from mailprobe.api.cli.remote.http_source import PATH, QUERY, TIMEOUT_S, HttpSource
-from mailprobe.api.cli.remote.list_source import RemoteLists
+from mailprobe.api.cli.remote import list_way
+from mailprobe.api.cli.remote.runs import TIMEOUT_S
+from mailprobe.api.cli.remote.service import RemoteService
+from mailprobe.api.cli.remote.source import RemoteSource
 from mailprobe.api.errors import CommandError
 from mailprobe.api.listfile.journal import SentList, SentRequest
 from mailprobe.api.quota.plans import PLANS
@@ -35,12 +36,15 @@ class Transport(httpx.AsyncBaseTransport):
         self.shop = shop
         self.requests: Counter[str] = Counter()
         self.is_away = False
+        self.is_unavailable = False
         self.limited: set[int] = set()  # the numbers of requests that get a 429
         self._count = 0
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self.is_away:
             raise httpx.ConnectError("nobody listens")
+        if self.is_unavailable:
+            return httpx.Response(503)
         self._count += 1
         if self._count in self.limited:
             body = {"error": "rate_limit_exceeded"}
@@ -62,19 +66,18 @@ class Transport(httpx.AsyncBaseTransport):
 @asynccontextmanager
 async def open_source(
     shop: RunningService, *, asks_hosts: bool = True
-) -> AsyncIterator[tuple[RemoteLists, Transport]]:
+) -> AsyncIterator[tuple[RemoteSource, Transport]]:
     transport = Transport(shop)
     headers = {"Authorization": f"Bearer {shop.key}", "Content-Type": "application/json"}
     async with httpx.AsyncClient(transport=transport, headers=headers) as client:
-        stream = HttpSource(client, BASE + PATH + QUERY, asks_hosts=asks_hosts)
-        yield RemoteLists(client, BASE, stream), transport
+        yield RemoteSource(RemoteService(client, BASE, shop.key, asks_hosts)), transport
 
 
 def knowns(count: int) -> list[str]:
     return [f"known{number}@friendly.test" for number in range(count)]
 
 
-async def answered(source: RemoteLists, texts: list[str]) -> list[Any]:
+async def answered(source: RemoteSource, texts: list[str]) -> list[Any]:
     async with source.open_answers(texts) as answers:
         return [answer async for answer in answers]
 
@@ -229,11 +232,27 @@ async def test_a_service_that_is_away_for_a_while_loses_nothing(
                 assert [answer async for answer in answers] == []
 
 
+async def test_a_service_that_stays_unavailable_ends_the_run(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with (
+        open_shop("scale", plans=PLAN) as shop,
+        working_lists(shop),
+        open_source(shop) as (source, transport),
+    ):
+        with pytest.raises(CommandError, match="is unavailable \\(503\\)"):  # noqa: PT012
+            async with source.open_answers(knowns(1_000)) as answers:
+                transport.is_unavailable = True
+                began = trio.current_time()
+                assert [answer async for answer in answers] == []
+        assert TIMEOUT_S <= trio.current_time() - began < 2 * TIMEOUT_S
+
+
 async def test_an_answer_that_is_none_ends_the_run(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_shop("scale", plans=PLAN) as shop, working_lists(shop):
-        monkeypatch.setattr(list_source, "_Row", list)
+        monkeypatch.setattr(list_way, "_Row", list)
         async with open_source(shop) as (source, _):
             with pytest.raises(CommandError, match="is not a result of a mailprobe service"):
                 await answered(source, knowns(1_000))
@@ -247,7 +266,7 @@ async def test_an_explained_answer_has_the_services_evidence(
     async with open_shop("scale") as shop, open_source(shop) as (_, transport):
         headers = {"Authorization": f"Bearer {shop.key}", "Content-Type": "application/json"}
         async with httpx.AsyncClient(transport=transport, headers=headers) as client:
-            source = HttpSource(client, BASE + PATH + QUERY)
+            source = RemoteSource(RemoteService(client, BASE, shop.key), "stream")
             async with source.open_answers(knowns(1), explain=True) as answers:
                 [answer] = [answer async for answer in answers]
     assert answer.evidence is not None
@@ -293,4 +312,4 @@ def test_the_progress_says_when_a_list_that_waits_goes_on() -> None:
 
 def test_a_list_of_an_earlier_service_waits_without_words() -> None:
     line = b'{"list_id": "a", "status": "running", "addresses": 1, "answered": 0, "waits_for": "x"}'
-    assert msgspec.json.decode(line, type=list_source.ListState).host_words() == ""
+    assert msgspec.json.decode(line, type=list_way.ListState).host_words() == ""

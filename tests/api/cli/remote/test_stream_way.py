@@ -19,19 +19,16 @@ from mailprobe.api.cli import main
 from mailprobe.api.cli.clean import _source
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.cleaning.run import clean_list
-from mailprobe.api.cli.remote.http_source import (
-    FIRST_TIMEOUT_S,
-    TEXT_CHARACTERS_MAX,
-    TIMEOUT_S,
-    HttpSource,
-    check_server,
-)
 from mailprobe.api.cli.remote.request_queue import Allowance, RequestQueue, domain_of
+from mailprobe.api.cli.remote.runs import FIRST_TIMEOUT_S, TEXT_CHARACTERS_MAX, TIMEOUT_S
+from mailprobe.api.cli.remote.service import RemoteService, check_server
+from mailprobe.api.cli.remote.source import RemoteSource
+from mailprobe.api.cli.remote.stream_way import PATH, QUERY
 from mailprobe.api.cli.source import DOMAIN_RUN
 from mailprobe.api.errors import CommandError, Misuse
 from tests.api.fake_source import verdict_of
 
-URL = "https://api.test/v1/email/verify/stream?evidence=1"
+URL = "https://api.test"
 
 Instead = Callable[[list[str]], httpx.Response | None]
 
@@ -109,6 +106,10 @@ def addresses(count: int, domains: int) -> list[str]:
     return [f"ann{n}@shop{n % domains}.test" for n in range(count)]
 
 
+def remote_source(client: httpx.AsyncClient) -> RemoteSource:
+    return RemoteSource(RemoteService(client, URL, "sk_test_x"), "stream")
+
+
 async def stream_answers(
     texts: list[str], handle: Callable[[httpx.Request], Awaitable[httpx.Response]]
 ) -> tuple[list[str], str | None]:
@@ -118,7 +119,7 @@ async def stream_answers(
     transport = httpx.MockTransport(handle)  # type: ignore[arg-type]
     async with httpx.AsyncClient(transport=transport, headers=headers) as client:
         try:
-            async with HttpSource(client, URL).open_answers(texts) as answers:
+            async with remote_source(client).open_answers(texts) as answers:
                 async for answer in answers:
                     assert answer.verdict.email == texts[answer.position]
                     came.append(answer.verdict.email)
@@ -304,7 +305,7 @@ async def test_a_service_that_is_gone_is_given_up_after_a_while(autojump_clock: 
 
     began = trio.current_time()
     came, fault = await stream_answers(addresses(3, 1), Service(always=gone).handle)
-    assert fault == f"the service at {URL} cannot be reached (Connection refused)"
+    assert fault == f"the service at {URL}{PATH}{QUERY} cannot be reached (Connection refused)"
     assert FIRST_TIMEOUT_S <= trio.current_time() - began < 3 * FIRST_TIMEOUT_S
     began = trio.current_time()
     came, fault = await stream_answers(
@@ -327,7 +328,7 @@ async def test_leaving_the_source_ends_its_requests(autojump_clock: Any) -> None
     transport = httpx.MockTransport(service.handle)
     async with (
         httpx.AsyncClient(transport=transport, headers=headers) as client,
-        HttpSource(client, URL).open_answers(addresses(500, 90)) as answers,
+        remote_source(client).open_answers(addresses(500, 90)) as answers,
     ):
         async for _ in answers:
             break
@@ -343,11 +344,11 @@ def test_received_answers_are_kept_and_not_requested_again(tmp_path: Path) -> No
 
     def opening(service: Service) -> Any:
         @asynccontextmanager
-        async def open_source() -> AsyncIterator[HttpSource]:
+        async def open_source() -> AsyncIterator[RemoteSource]:
             headers = {"authorization": "Bearer sk_test_x"}
             transport = httpx.MockTransport(service.handle)
             async with httpx.AsyncClient(transport=transport, headers=headers) as client:
-                yield HttpSource(client, URL)
+                yield remote_source(client)
 
         return open_source
 
@@ -447,7 +448,7 @@ async def test_an_address_on_which_the_service_fails_is_set_aside(
     transport = httpx.MockTransport(service.handle)
     async with (
         httpx.AsyncClient(transport=transport, headers=headers) as client,
-        HttpSource(client, URL).open_answers(texts) as answers,
+        remote_source(client).open_answers(texts) as answers,
     ):
         async for answer in answers:
             assert answer.verdict.email not in verdicts
@@ -520,7 +521,7 @@ def test_half_a_service_is_wrong_usage(tmp_path: Path, words: list[str]) -> None
     assert "sk_live_x" not in result.output
 
 
-def test_the_address_of_the_endpoint_is_made_of_the_servers() -> None:
+def test_the_address_of_a_service_has_no_slash_at_its_end() -> None:
     assert check_server("https://api.test/", "k") == URL
     with pytest.raises(Misuse):
         check_server("https://", "k")
@@ -530,7 +531,7 @@ def test_a_server_that_is_not_there_ends_the_command_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On real sockets; the line does not contain the key."""
-    monkeypatch.setattr("mailprobe.api.cli.remote.http_source.FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("mailprobe.api.cli.remote.runs.FIRST_TIMEOUT_S", 0.0)
     path = tmp_path / "list.txt"
     path.write_text("ann@shop.test\n")
     words = ["clean", str(path), "--server", "http://127.0.0.1:1", "--key", "sk_live_secret"]
@@ -546,7 +547,7 @@ def test_server_and_key_may_come_from_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """Neither is in the process list, and the advice to resume repeats neither."""
-    monkeypatch.setattr("mailprobe.api.cli.remote.http_source.FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("mailprobe.api.cli.remote.runs.FIRST_TIMEOUT_S", 0.0)
     monkeypatch.chdir(tmp_path)
     if place == "environment":
         monkeypatch.setenv("MAILPROBE_SERVER", "http://127.0.0.1:1")
@@ -561,7 +562,7 @@ def test_server_and_key_may_come_from_the_settings(
 
 
 def test_the_options_win_over_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mailprobe.api.cli.remote.http_source.FIRST_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("mailprobe.api.cli.remote.runs.FIRST_TIMEOUT_S", 0.0)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MAILPROBE_SERVER", "http://127.0.0.1:1")
     monkeypatch.setenv("MAILPROBE_KEY", "sk_live_secret")

@@ -1,16 +1,16 @@
-"""A service's lists as a source: a long list is sent whole, and fetched as it is answered.
+"""A list at the service: a long list is sent whole, and fetched as it is answered.
 
-The service keeps its own pace, and no request of ours has to be repeated. Short lists, and
-services that take none, are verified by `HttpSource`. A run that ends early pauses its list
-and keeps it, if it keeps a record of what it sends: the next one finds the list there and goes
+The service keeps its own pace, and no request of ours has to be repeated. A run that ends early
+pauses its list and keeps it, if it keeps a record of what it sends: the next one finds the list there and goes
 on with it. Otherwise, and once all is answered, the list is deleted. A list waits at the
 service until it is recorded, so that none runs that no later run knows of.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from math import inf
 
 import httpx
@@ -20,15 +20,17 @@ import trio
 from mailprobe.api.cells.unwrapping import read_cell
 from mailprobe.api.cli.cleaning.waiting import clock
 from mailprobe.api.cli.remote.http_responses import ANSWER_S, error_of, read_lines, retry_after_s
-from mailprobe.api.cli.remote.http_source import (
+from mailprobe.api.cli.remote.runs import (
     CUSHION_S,
     LIMITED_TIMEOUT_S,
     PASSING,
     RETRY_AFTER_S_MAX,
-    TIMEOUT_S,
-    HttpSource,
     LimitNotice,
+    ServiceFailures,
+    running,
 )
+from mailprobe.api.cli.remote.service import RemoteService
+from mailprobe.api.cli.remote.stream_way import StreamRun
 from mailprobe.api.cli.source import NoteWait, SentRecord
 from mailprobe.api.errors import CommandError, print_error
 from mailprobe.api.listfile.journal import SentList
@@ -45,10 +47,9 @@ UNDER_WAY = ("reading", "loading", "running")  # "loading": of an older service
 MONTH_IS_OVER = "monthly_quota_exceeded"  # a wait does not help
 POLL_S = 2.0
 FETCH_SHARE = 0.1  # of the list: results are fetched whenever so many more are answered
-PAUSE_S = 5.0  # after a failure
+LIMIT_PAUSE_S = 5.0  # after a refusal that does not say how long
 WAIT_PRINTED_S = 600.0  # so often it is said what the list waits for
 DELETE_S = 5.0
-UNREAD_MAX = 1 << 30  # fewer than the texts, which the reader holds
 
 _encode = msgspec.json.Encoder().encode_lines
 
@@ -135,101 +136,70 @@ class _Row(msgspec.Struct):
         return Answer(position, Verdict(*fields), known_cause=cause)
 
 
-class RemoteLists:
-    """An AnswerSource over both ways."""
+@dataclass(frozen=True, slots=True)
+class ServiceLists:
+    """The lists of a service, those of earlier runs that `record` has included."""
 
-    def __init__(self, client: httpx.AsyncClient, base_url: str, stream: HttpSource) -> None:
-        self._client = client
-        self._url = base_url + LISTS
-        self._stream = stream
-        self._record: SentRecord | None = None
-        self._patience_left_s: Callable[[], float] | None = None
-        self._note_wait: NoteWait = lambda _: None
+    service: RemoteService
+    record: SentRecord | None
+    patience_left_s: Callable[[], float] | None
 
-    def wait_up_to(self, left_s: Callable[[], float], note_wait: NoteWait) -> None:
-        """See PatientSource. The service waits; what the stream endpoint answers does not."""
-        self._patience_left_s, self._note_wait = left_s, note_wait
+    @property
+    def url(self) -> str:
+        return self.service.url + LISTS
 
-    def keep_record(self, record: SentRecord) -> None:
-        """See ResumableSource."""
-        self._record = record
-        self._stream.keep_record(record)
+    async def find_or_send(self, texts: Sequence[str]) -> str | None:
+        """The list of an earlier run, else a new one of these texts; None if they go another way.
 
-    @asynccontextmanager
-    async def open_answers(
-        self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
-    ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
-        """See AnswerSource. `explain` is ignored: lists have no evidence."""
+        They do if they are few, and if the service takes no lists, or not this one.
+        """
         list_id = await self._kept_list()
         # A list's reader would read some texts in another way, such as two addresses.
         is_list = len(texts) >= LONG and all(read_cell(text).addresses == (text,) for text in texts)
         if list_id is None and is_list:
             list_id = await self._sent(texts)
-        if list_id is None:
-            async with self._stream.open_answers(texts, explain=explain) as answers:
-                yield answers
-            return
-        send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
-        url = f"{self._url}/{list_id}"
-        run = _ListRun(self._client, url, texts, send, self._stream, self._note_wait)
-        is_done = False  # all answers were read, too
-        try:
-            async with receive, trio.open_nursery() as nursery:
-                nursery.start_soon(run.run)
-                yield receive
-                nursery.cancel_scope.cancel()
-            is_done = run.is_complete
-        finally:
-            self._note_wait(None)
-            with trio.move_on_after(DELETE_S, shield=True):
-                if is_done or self._record is None:
-                    await run.delete()
-                else:
-                    await run.pause()
-        if is_done:
-            self._forget(list_id)
-        if run.error is not None:  # raised after every answer was read
-            raise run.error
+        return list_id
 
     async def _kept_list(self) -> str | None:
-        """The list of an earlier run, if the service still has it. Raises CommandError."""
-        lists = [] if self._record is None else self._record.sent
+        """The list of an earlier run, if the service still has it."""
+        lists = [] if self.record is None else self.record.sent
         for sent in [each for each in lists if isinstance(each, SentList)]:
-            if sent.smtp != self._stream.asks_hosts:
+            if sent.smtp != self.service.asks_hosts:
                 continue  # that run was told otherwise
             if await self._exists(sent.list):
                 return sent.list
-            self._forget(sent.list)
+            self.forget(sent.list)
         return None
 
     async def _exists(self, list_id: str) -> bool:
         """Whether the service has it; a service that does not say may have it."""
         try:
-            return (await self._client.get(f"{self._url}/{list_id}")).status_code != 404
+            return (await self.service.client.get(f"{self.url}/{list_id}")).status_code != 404
         except httpx.RequestError:
             return True
 
-    def _forget(self, list_id: str) -> None:
-        if self._record is not None:
-            self._record.sent[:] = [
+    def forget(self, list_id: str) -> None:
+        """Record that no later run needs this list."""
+        if self.record is not None:
+            self.record.sent[:] = [
                 each
-                for each in self._record.sent
+                for each in self.record.sent
                 if not isinstance(each, SentList) or each.list != list_id
             ]
-            self._record.record_sent(SentList(list_id, done=True))
+            self.record.record_sent(SentList(list_id, done=True))
 
     async def _sent(self, texts: Sequence[str]) -> str | None:
         """Send the list; None if the service takes no lists, or not this one."""
-        asks_hosts = self._stream.asks_hosts
-        url = f"{self._url}?name={NAME}&column=email&start=0" + ("" if asks_hosts else "&smtp=0")
-        if self._patience_left_s is not None:
-            url += f"&patience_s={round(min(self._patience_left_s(), PATIENCE_S_MAX))}"
+        asks_hosts = self.service.asks_hosts
+        url = f"{self.url}?name={NAME}&column=email&start=0" + ("" if asks_hosts else "&smtp=0")
+        if self.patience_left_s is not None:
+            url += f"&patience_s={round(min(self.patience_left_s(), PATIENCE_S_MAX))}"
         headers = {"Content-Type": "application/x-ndjson"}
         content = _encode([{"email": text} for text in texts])
         waits = _Waits()
         while True:
             try:
-                response = await self._client.post(url, content=content, headers=headers)
+                response = await self.service.client.post(url, content=content, headers=headers)
             except httpx.RequestError:
                 return None  # the stream says what is wrong, or it was for a moment
             if not await waits.for_limit(response):
@@ -240,8 +210,8 @@ class RemoteLists:
             state = msgspec.json.decode(response.content, type=ListState)
         except msgspec.DecodeError:
             return None
-        if self._record is not None:
-            self._record.record_sent(SentList(state.list_id, smtp=asks_hosts))
+        if self.record is not None:
+            self.record.record_sent(SentList(state.list_id, smtp=asks_hosts))
         print_error(f"the service verifies the list ({state.addresses:,} addresses)")
         return state.list_id
 
@@ -266,21 +236,20 @@ class _Waits:
         if now - self._since >= LIMITED_TIMEOUT_S:
             return False
         wait_s = retry_after_s(response)
-        wait_s = min(PAUSE_S if wait_s is None else wait_s, RETRY_AFTER_S_MAX) + CUSHION_S
+        wait_s = min(LIMIT_PAUSE_S if wait_s is None else wait_s, RETRY_AFTER_S_MAX) + CUSHION_S
         self._notice.print_once(wait_s)
         await trio.sleep(wait_s)
         return True
 
 
 @dataclass(slots=True)
-class _ListRun:
-    """One list at the service."""
+class ListRun:
+    """See ServiceRun."""
 
-    client: httpx.AsyncClient
-    url: str
+    lists: ServiceLists
+    list_id: str
     texts: Sequence[str]
     send: trio.MemorySendChannel[Answer]
-    stream: HttpSource  # for what the list does not have
     note_wait: NoteWait
     error: CommandError | None = None
     is_complete: bool = False  # the list has no answer that is not known here
@@ -289,10 +258,17 @@ class _ListRun:
     _wait_printed_at: float = -inf
     _positions: dict[str, list[int]] = field(default_factory=dict)  # without an answer
     _fetched: int = 0
-    _failing_since: float | None = None
+    _failures: ServiceFailures = field(default_factory=partial(ServiceFailures, has_responded=True))
+
+    @property
+    def url(self) -> str:
+        return f"{self.lists.url}/{self.list_id}"
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        return self.lists.service.client
 
     async def run(self) -> None:
-        """Pass answers on until all are there, or `error` is set."""
         for position, text in enumerate(self.texts):
             self._positions.setdefault(text, []).append(position)
         async with self.send:
@@ -303,7 +279,6 @@ class _ListRun:
                         continue
                     await trio.sleep(POLL_S)
                     await self._poll()
-                    self._failing_since = None
                 except httpx.RequestError as error:
                     await self._failed(f"cannot be reached ({str(error) or type(error).__name__})")
             if self._positions and self.error is None:
@@ -313,10 +288,15 @@ class _ListRun:
     async def _verify_others(self) -> None:
         """Ask about what the list does not have: an earlier run sent it for fewer addresses."""
         texts = list(self._positions)
-        async with self.stream.open_answers(texts) as answers:
-            async for answer in answers:
-                for position in self._positions.pop(texts[answer.position], ()):
-                    self.send.send_nowait(msgspec.structs.replace(answer, position=position))
+        send, receive = trio.open_memory_channel[Answer](inf)
+        run = StreamRun(self.lists.service, texts, send, self.lists.record)
+        try:
+            async with running(run, receive):
+                async for answer in receive:
+                    for position in self._positions.pop(texts[answer.position], ()):
+                        self.send.send_nowait(msgspec.structs.replace(answer, position=position))
+        except CommandError as error:
+            self.error = error
 
     async def _start(self) -> bool:
         """Have the service verify the list. False if it is to be tried again."""
@@ -329,6 +309,7 @@ class _ListRun:
     async def _is_good(self, response: httpx.Response) -> bool:
         """Whether it is a 200; wait for what passes, and stop at what does not."""
         if response.status_code == 200:
+            self._failures.clear()
             return True
         if await self._waits.for_limit(response):
             return False
@@ -391,22 +372,32 @@ class _ListRun:
                 self.send.send_nowait(row.answer(position))
 
     async def _failed(self, what: str) -> None:
-        now = trio.current_time()
-        self._failing_since = self._failing_since if self._failing_since is not None else now
-        if now - self._failing_since >= TIMEOUT_S:
+        if self._failures.last_too_long():
             self._stop(f"the service at {self.url} {what}")
         else:
-            await trio.sleep(PAUSE_S)
+            await trio.sleep(self._failures.next_pause_s())
 
     def _stop(self, line: str) -> None:
         self.error = self.error or CommandError(line)
 
-    async def pause(self) -> None:
+    async def close(self, *, is_read: bool) -> None:
+        """See ServiceRun. A list that a later run may need is paused, any other is deleted."""
+        self.note_wait(None)
+        is_done = is_read and self.is_complete
+        with trio.move_on_after(DELETE_S, shield=True):
+            if is_done or self.lists.record is None:
+                await self._delete()
+            else:
+                await self._pause()
+        if is_done:
+            self.lists.forget(self.list_id)
+
+    async def _pause(self) -> None:
         """Have nothing more asked until a later run goes on."""
         with suppress(httpx.RequestError):
             await self.client.post(f"{self.url}/pause")
 
-    async def delete(self) -> None:
+    async def _delete(self) -> None:
         """Delete the list at the service; what is under way is not asked any more."""
         try:
             await self.client.delete(self.url)

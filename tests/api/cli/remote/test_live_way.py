@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio_websocket import WebSocketRequest, serve_websocket
 
-from mailprobe.api.cli.remote import live_source
-from mailprobe.api.cli.remote.live_source import open_live_source
+from mailprobe.api.cli.remote import runs
+from mailprobe.api.cli.remote.source import open_remote_source
 from mailprobe.api.errors import CommandError
 from mailprobe.api.live.session import CREDIT
 from tests.api.live.test_hostile_clients import serving_live
@@ -27,7 +27,10 @@ async def verified(url: str, key: str, texts: list[str]) -> dict[int, str]:
     """The statuses by position; each position once."""
     statuses: dict[int, str] = {}
     with trio.fail_after(30):
-        async with open_live_source(url, key) as source, source.open_answers(texts) as answers:
+        async with (
+            open_remote_source(url, key, "live") as source,
+            source.open_answers(texts) as answers,
+        ):
             async for answer in answers:
                 assert answer.position not in statuses
                 assert answer.verdict.email == texts[answer.position]
@@ -90,7 +93,7 @@ def line(type: str, **fields: Any) -> str:
 
 
 async def test_a_broken_connection_costs_no_result_and_repeats_none(monkeypatch):
-    monkeypatch.setattr(live_source, "PAUSE_S", 0.01)
+    monkeypatch.setattr(runs, "PAUSE_S", 0.01)
 
     async def serve(socket: Any, number: int) -> None:
         await socket.send_message(line("credit", more=100))
@@ -124,6 +127,6 @@ async def test_a_service_that_talks_nonsense_ends_the_run(answer, words):
 
 
 async def test_a_service_that_is_not_there_ends_the_run(monkeypatch):
-    monkeypatch.setattr(live_source, "FIRST_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(runs, "FIRST_TIMEOUT_S", 0.2)
     with pytest.raises(CommandError, match="cannot be reached"):
         await verified("http://127.0.0.1:9", "sk", ["ann@x.test"])

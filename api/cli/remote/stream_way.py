@@ -1,4 +1,4 @@
-"""A service as a source: POST /v1/email/verify/stream, in requests of at most 50.
+"""Small requests: POST /v1/email/verify/stream, with at most 50 addresses each.
 
 A run that keeps a record of its requests sends each with an Idempotency-Key that was recorded
 before, to POST /v1/email/verify/batch: streams can't be repeated. Whatever interrupts it, a
@@ -6,22 +6,18 @@ repeat gets the first answer, and pays for it once.
 
 A domain is in one request at a time and with a few addresses only, because a
 request's clocks run from its start and a mail host accepts few connections. As
-many requests run at once as the account's rate limit allows: the source counts the
+many requests run at once as the account's rate limit allows: the run counts the
 units of the last minute, so that a 429 is the exception. Addresses that a request left
 unanswered are sent again. Received lines are never lost, however the request or the
 run ends.
 
-A misbehaving service ends the run: at once for an answer that was not requested, since
-a repeat would only cost more; after a deadline if it stalls or refuses. An address on
-which the service always fails is found by halving its requests, and set aside: the run
-continues, and that address gets `unknown` at the end.
+An address on which the service always fails is found by halving its requests, and set aside: the
+run continues, and that address gets `unknown` at the end.
 """
 
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import Protocol
+from collections.abc import Sequence
 
 import httpx
 import msgspec
@@ -37,6 +33,7 @@ from mailprobe.api.cli.remote.http_responses import (
     retry_after_s,
 )
 from mailprobe.api.cli.remote.open_requests import (
+    BATCH_OCTETS_MAX,
     OpenRequest,
     new_request,
     open_requests,
@@ -45,8 +42,22 @@ from mailprobe.api.cli.remote.open_requests import (
 )
 from mailprobe.api.cli.remote.request_queue import Allowance, RequestQueue
 from mailprobe.api.cli.remote.result_lines import ExplainedLine, ResultLine
+from mailprobe.api.cli.remote.runs import (
+    CUSHION_S,
+    LIMITED_TIMEOUT_S,
+    LISTED_CHARACTERS_MAX,
+    PASSING,
+    PAUSE_S,
+    PAUSE_S_MAX,
+    RETRY_AFTER_S_MAX,
+    TEXT_CHARACTERS_MAX,
+    TIMEOUT_S,
+    LimitNotice,
+    ServiceFailures,
+)
+from mailprobe.api.cli.remote.service import REQUESTS_MAX, RemoteService
 from mailprobe.api.cli.source import SentRecord
-from mailprobe.api.errors import CommandError, Misuse, print_error
+from mailprobe.api.errors import CommandError, print_error
 from mailprobe.api.terminal import plain
 from mailprobe.engine.stream.answers import Answer
 from mailprobe.engine.verdict import Outcome, judge
@@ -56,115 +67,31 @@ BATCH_PATH = "/v1/email/verify/batch"
 QUERY = "?evidence=1"  # for the reason of each result
 
 REQUEST_ADDRESSES_MAX = 50
-REQUESTS_MAX = 16  # at a time: 800 addresses, nearly a minute's worth of the largest tier
-TEXT_CHARACTERS_MAX = 5_000  # fifty texts, each character escaped, stay below a body's 2 MB
-LISTED_CHARACTERS_MAX = 100  # of an address in a message
-UNREAD_MAX = math.inf  # unread answers: fewer than the texts, which the reader holds
-
-CUSHION_S = 0.25  # after a Retry-After: clocks differ
-RETRY_AFTER_S_MAX = 120.0  # no limit of the service needs a longer wait
-NOTICE_WAIT_S = 5.0  # a pause this long is reported
-PAUSE_S = 0.25  # after a failure, doubling
-PAUSE_S_MAX = 15.0
-TIMEOUT_S = 120.0  # how long a service may fail during a run
-LIMITED_TIMEOUT_S = 900.0  # how long its rate limit may refuse us: others may use the key
 REQUEST_S = 300.0  # a whole response
 FAILURES_ALONE_MAX = 3  # of an address alone in its request, before it is set aside
 ASIDE_MAX = 10  # set aside, or a tenth of those answered: more means the service itself fails
 GRACE_S = 8.0  # after a Ctrl-C, for answers under way: a verification takes 5 s, plus its queue
 RUNNING_S = 1.0  # until a request that the service still runs is repeated
-BATCH_OCTETS_MAX = 1 << 24  # the service sends 4 MiB at most, and longer texts as they came
-FIRST_TIMEOUT_S = 5.0  # before its first response: the URL may be wrong
 
-TIMEOUT = httpx.Timeout(connect=10.0, read=30.0, write=30.0, pool=None)
 KEYS_USED_UP = {"idempotency_answer_lost", "idempotency_key_reused"}
-PASSING = {408, 500, 502, 503, 504}  # the service sends 503, proxies the others
 
 
-class HttpSource:
-    """A AnswerSource; `open_http_source()` opens one."""
-
-    def __init__(self, client: httpx.AsyncClient, url: str, *, asks_hosts: bool = True) -> None:
-        self._client = client
-        self._url = url
-        self.asks_hosts = asks_hosts
-        self._record: SentRecord | None = None
-
-    def keep_record(self, record: SentRecord) -> None:
-        """See ResumableSource."""
-        self._record = record
-
-    @asynccontextmanager
-    async def open_answers(
-        self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
-    ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
-        """See AnswerSource."""
-        send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
-        run = _Run(
-            self._client,
-            self._url,
-            {} if self.asks_hosts else {"smtp": False},
-            texts,
-            send,
-            self._record,
-            explain=explain,
-        )
-        async with running(run), receive:
-            yield receive
-
-
-class SourceRun(Protocol):
-    """One list on its way through a service; `error` is why it stopped."""
-
-    error: CommandError | None
-
-    async def run(self) -> None: ...
-
-
-@asynccontextmanager
-async def running(run: SourceRun) -> AsyncIterator[None]:
-    """Run it beside the block; raise its error after every answer was read."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run.run)
-        yield
-        nursery.cancel_scope.cancel()
-    if run.error is not None:
-        raise run.error
-
-
-class LimitNotice:
-    """Reports the first long pause for the rate limit, so that it does not look like a hang."""
-
-    def __init__(self) -> None:
-        self._is_printed = False
-
-    def print_once(self, wait_s: float) -> None:
-        if not self._is_printed and NOTICE_WAIT_S <= wait_s < math.inf:
-            self._is_printed = True
-            print_error(
-                f"the account's rate limit is reached; continuing in {math.ceil(wait_s)} s, "
-                "and after each such pause"
-            )
-
-
-class _Run:
-    """One list on its way through the service."""
+class StreamRun:
+    """See ServiceRun."""
 
     def __init__(
         self,
-        client: httpx.AsyncClient,
-        url: str,
-        fields: Mapping[str, object],
+        service: RemoteService,
         texts: Sequence[str],
         send: trio.MemorySendChannel[Answer],
         record: SentRecord | None,
         *,
-        explain: bool,
+        explain: bool = False,
     ) -> None:
         self.error: CommandError | None = None
-        self._client = client
-        self._url = url if record is None else url.replace(PATH, BATCH_PATH)
-        self._fields = fields  # of each request, beside the addresses
+        self._client = service.client
+        self._url = service.url + (PATH if record is None else BATCH_PATH) + QUERY
+        self._fields = {} if service.asks_hosts else {"smtp": False}  # beside the addresses
         self._record = record
         self._repeats: deque[OpenRequest] = deque()  # with the key that they had
         self._under_way: set[trio.CancelScope] = set()
@@ -177,10 +104,8 @@ class _Run:
         self._requests = 0
         self._requests_max = 4  # grows with each success, halves with each failure
         self._not_before = -math.inf
-        self._received = False
         self._notice = LimitNotice()
-        self._failures = 0  # since the last success
-        self._failing_since = math.inf
+        self._failures = ServiceFailures()
         self._refused_since = math.inf  # for the rate limit, since the last request granted
         self._answered = 0
         self._alone: Counter[int] = Counter()  # failures of addresses alone in a request
@@ -213,6 +138,9 @@ class _Run:
             nursery.cancel_scope.cancel()
             if not self.error:
                 self._abandon_deferred()
+
+    async def close(self, *, is_read: bool) -> None:
+        """See ServiceRun. Requests leave nothing at the service."""
 
     @property
     def _has_more(self) -> bool:
@@ -390,19 +318,18 @@ class _Run:
             received = self._decoder.decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return f"the answer of {self._url} is not a result of a mailprobe service"
-        self._received = True
+        self._failures.note_response()
         positions = request.unanswered.get(received.email)
         if not positions:
             if received.email in request.known:
                 return None
             text = plain(received.email[:LISTED_CHARACTERS_MAX])
             return f"the service at {self._url} answers about {text}, which was not in the request"
-        self._calm()
+        self._failures.clear()
         self._answered += 1
         evidence = received.evidence if isinstance(received, ExplainedLine) else None
         answer = received.answer(positions.pop(), evidence)
-        with suppress(trio.BrokenResourceError):  # interrupted; the service keeps the answer
-            self._send.send_nowait(answer)
+        self._send.send_nowait(answer)
         if not positions:
             del request.unanswered[received.email]
         return None
@@ -410,7 +337,7 @@ class _Run:
     def _refused(
         self, response: httpx.Response, octets: bytes, count: int, request: OpenRequest
     ) -> None:
-        self._received = True
+        self._failures.note_response()
         status, error = response.status_code, error_of(octets)
         wait_s = retry_after_s(response)
         request.may_be_done = status in PASSING and status != 500
@@ -420,7 +347,7 @@ class _Run:
         elif error.error in KEYS_USED_UP:
             pass  # asked again, with a new key
         elif status == 429 and error.error == "rate_limit_exceeded":
-            self._calm()
+            self._failures.clear()
             if error.limit is not None:
                 self._allowance.limit = max(1, error.limit)
             if error.limit is not None and error.limit <= 0:
@@ -458,11 +385,6 @@ class _Run:
 
     # -- pauses and the end of the run
 
-    def _calm(self) -> None:
-        """Note a success."""
-        self._failures = 0
-        self._failing_since = math.inf
-
     def _limited(self, status: int, error: RefusedRequest, wait_s: float, timeout_s: float) -> None:
         """Wait for the rate limit; stop if it refuses everything for too long."""
         now = trio.current_time()
@@ -478,15 +400,11 @@ class _Run:
 
     def _failed(self, what: str, wait_s: float = 0.0) -> None:
         """Pause, longer each time; stop after too long without a success."""
-        now = trio.current_time()
-        self._failing_since = min(self._failing_since, now)
-        if now - self._failing_since >= (TIMEOUT_S if self._received else FIRST_TIMEOUT_S):
+        if self._failures.last_too_long():
             self._stop(f"the service at {self._url} {what}")
-            return
-        if now >= self._not_before:  # requests of the same time fail for the same reason
+        elif trio.current_time() >= self._not_before:  # else it failed for the same reason
             self._requests_max = max(1, self._requests_max // 2)
-            self._wait(max(wait_s, min(PAUSE_S_MAX, PAUSE_S * 2**self._failures)))
-            self._failures += 1
+            self._wait(max(wait_s, self._failures.next_pause_s()))
 
     def _refuse(self, status: int, error: RefusedRequest) -> None:
         words = " ".join(f"{error.message} {error.action}".split()).rstrip(".")
@@ -494,18 +412,3 @@ class _Run:
 
     def _stop(self, line: str) -> None:
         self.error = self.error or CommandError(line)
-
-
-def check_server(url: str, key: str) -> str:
-    """Return the URL of the stream endpoint. Raises Misuse for a wrong URL or key."""
-    try:
-        parts = httpx.URL(url)
-    except (httpx.InvalidURL, ValueError):
-        parts = httpx.URL("")
-    if parts.scheme not in ("http", "https") or not parts.host or parts.query or parts.fragment:
-        raise Misuse("--server takes the address of a service, such as https://mailprobe.example")
-    if parts.userinfo:
-        raise Misuse("--server takes no user or password; give the key with --key")
-    if not (key.isascii() and key.isprintable() and key.strip() == key and key):
-        raise Misuse("--key takes an API key, such as sk_live_…")
-    return url.rstrip("/") + PATH + QUERY

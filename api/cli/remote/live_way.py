@@ -1,4 +1,4 @@
-"""A service's live socket as a source: addresses go in as its credit allows, results come out.
+"""The live socket: addresses go in as the service's credit allows, results come out.
 
 The service paces the account's limits by itself. A connection that breaks is opened anew, and
 what had no result is sent again; nothing that was received is lost. A refusal for good ends
@@ -23,20 +23,15 @@ from trio_websocket import (
 )
 
 from mailprobe.api.cli.remote.http_responses import ANSWER_S, RefusedRequest, error_of
-from mailprobe.api.cli.remote.http_source import (
-    FIRST_TIMEOUT_S,
+from mailprobe.api.cli.remote.result_lines import ResultLine
+from mailprobe.api.cli.remote.runs import (
     LISTED_CHARACTERS_MAX,
     PASSING,
-    PAUSE_S,
-    PAUSE_S_MAX,
     TEXT_CHARACTERS_MAX,
-    TIMEOUT_S,
-    UNREAD_MAX,
     LimitNotice,
-    check_server,
-    running,
+    ServiceFailures,
 )
-from mailprobe.api.cli.remote.result_lines import ResultLine
+from mailprobe.api.cli.remote.service import RemoteService
 from mailprobe.api.errors import CommandError
 from mailprobe.api.terminal import plain
 from mailprobe.engine.background import sole_exception
@@ -75,30 +70,6 @@ class _Done(msgspec.Struct, tag_field="type", tag="done"):
 _decode = msgspec.json.Decoder(_LiveLine | _Credit | _Wait | _Error | _Done).decode
 
 
-class LiveSource:
-    """An AnswerSource; `open_live_source()` opens one."""
-
-    def __init__(self, server: str, key: str) -> None:
-        self._url = httpx.URL(server.rstrip("/") + PATH + QUERY)
-        self._key = key
-
-    @asynccontextmanager
-    async def open_answers(
-        self, texts: Sequence[str], *, explain: bool = False, patient: bool = False
-    ) -> AsyncIterator[trio.MemoryReceiveChannel[Answer]]:
-        """See AnswerSource. `explain` is ignored: lists have no evidence."""
-        send, receive = trio.open_memory_channel[Answer](UNREAD_MAX)
-        async with running(_LiveRun(self._url, self._key, texts, send)), receive:
-            yield receive
-
-
-@asynccontextmanager
-async def open_live_source(server: str, key: str) -> AsyncIterator[LiveSource]:
-    """Open a service for one command. Raises Misuse."""
-    check_server(server, key)
-    yield LiveSource(server, key)
-
-
 @asynccontextmanager
 async def open_live_socket(url: httpx.URL, key: str) -> AsyncIterator[WebSocketConnection]:
     """Open a live socket. Raises OSError, HandshakeError, trio.TooSlowError.
@@ -125,22 +96,20 @@ async def open_live_socket(url: httpx.URL, key: str) -> AsyncIterator[WebSocketC
         nursery.cancel_scope.cancel()
 
 
-class _LiveRun:
-    """One list on its way through the service."""
+class LiveRun:
+    """See ServiceRun."""
 
     def __init__(
-        self, url: httpx.URL, key: str, texts: Sequence[str], send: trio.MemorySendChannel[Answer]
+        self, service: RemoteService, texts: Sequence[str], send: trio.MemorySendChannel[Answer]
     ) -> None:
         self.error: CommandError | None = None
-        self._url = url
-        self._key = key
+        self._url = httpx.URL(service.url + PATH + QUERY)
+        self._key = service.key
         self._texts = texts
         self._send = send
         self._unanswered: dict[int, None] = {}  # positions, in order
         self._notice = LimitNotice()
-        self._failures = 0  # since the last result
-        self._failing_since = math.inf
-        self._received = False
+        self._failures = ServiceFailures()
         self._credit = 0
         self._credited = trio.Event()
         self._refusal = RefusedRequest()
@@ -156,6 +125,9 @@ class _LiveRun:
                 what = await self._converse()
                 if what is not None and self.error is None:
                     await self._pause(what)
+
+    async def close(self, *, is_read: bool) -> None:
+        """See ServiceRun. A closed socket leaves nothing at the service."""
 
     async def _converse(self) -> str | None:
         """Verify over one socket; return what went wrong with it, or None at the end."""
@@ -246,8 +218,7 @@ class _LiveRun:
         return None
 
     def _pass_on(self, line: _LiveLine) -> None:
-        self._received = True
-        self._failures, self._failing_since = 0, math.inf
+        self._failures.clear()
         if line.ref not in self._unanswered or self._texts[line.ref] != line.email:
             text = plain(line.email[:LISTED_CHARACTERS_MAX])
             self._stop(f"answers about {text}, which was not sent")
@@ -270,10 +241,7 @@ class _LiveRun:
 
     async def _pause(self, what: str) -> None:
         """Pause, longer each time; stop after too long without a result."""
-        now = trio.current_time()
-        self._failing_since = min(self._failing_since, now)
-        if now - self._failing_since >= (TIMEOUT_S if self._received else FIRST_TIMEOUT_S):
+        if self._failures.last_too_long():
             self._stop(what)
-            return
-        await trio.sleep(min(PAUSE_S_MAX, PAUSE_S * 2**self._failures))
-        self._failures += 1
+        else:
+            await trio.sleep(self._failures.next_pause_s())
