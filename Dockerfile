@@ -11,7 +11,7 @@ ARG SOURCE_COMMIT
 WORKDIR /src
 
 # The locked packages, checked by their hashes: what running needs, with the extra for `mailprobe mcp`, and
-# setuptools for the build.
+# what the build needs.
 COPY requirements-mcp.lock ./
 RUN pip wheel --no-cache-dir --require-hashes --wheel-dir /wheels -r requirements-mcp.lock
 
@@ -24,7 +24,7 @@ COPY engine ./engine
 COPY storage ./storage
 COPY api ./api
 COPY bench ./bench
-RUN pip install --no-cache-dir --no-index --find-links /wheels setuptools \
+RUN pip install --no-cache-dir --no-index --find-links /wheels setuptools markdown-it-py pygments \
  && pip wheel --no-cache-dir --no-index --no-deps --no-build-isolation --wheel-dir /wheels .
 
 # Only what the program needs, from the wheels alone. sqlite-utils depends on pip for a command of its

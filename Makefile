@@ -23,11 +23,20 @@ OTHERS := $(foreach version,3.12 3.13 3.14,$(firstword $(shell \
 # all of this anew, for 0.2 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup tools demo serve test test-others smoke smoke-others wheel-test container first-use peers campaign clients browser shots check actionlint compatible described helm bench lists format dist sbom map man lock clean
+# The documentation as it is served.
+RENDERED := api/pages/rendered/contents.json
 
-# Installs what running needs, and compiles our modules.
-setup: $(STAMP)
+.PHONY: setup docs tools demo serve test test-others smoke smoke-others wheel-test container first-use peers campaign clients browser shots check actionlint compatible described helm bench lists format dist sbom map man lock clean
+
+# Installs what running needs, renders the documentation, and compiles our modules.
+setup: $(STAMP) $(RENDERED)
 	@$(BIN)/python -m compileall -q engine storage api bench
+
+# Renders the pages of docs/, if one has changed.
+docs: $(STAMP) $(RENDERED)
+
+$(RENDERED): $(wildcard docs/*.md) $(addprefix api/pages/,rendering.py markdown.py examples.py page.py) | $(STAMP)
+	@$(BIN)/python -m mailprobe.api.pages.rendering
 
 # Adds the tools of development and what `make bench` draws with.
 tools: setup $(TOOLS)

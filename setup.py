@@ -4,6 +4,7 @@ import os
 import re
 import runpy
 import shutil
+import sys
 from pathlib import Path
 
 from setuptools import setup
@@ -19,6 +20,19 @@ if broken:
         f"{', '.join(broken)}: should be symbolic links to folders, and are not. On Windows, turn on "
         "developer mode, run `git config core.symlinks true`, and check out again; or install a wheel."
     )
+
+# The pages of the documentation, as they are served. The rest of the build needs no module of ours.
+sys.path.insert(0, str(Path().absolute()))
+sys.dont_write_bytecode = True
+from mailprobe.api.pages.rendering import render_documents  # noqa: E402
+
+try:
+    render_documents()
+except ImportError as error:
+    raise SystemExit(
+        f"The documentation is rendered with markdown-it-py and Pygments: {error}. "
+        "Install both, or build with isolation."
+    ) from error
 
 # setuptools would put what an earlier build left here into the wheel, moved modules too.
 shutil.rmtree("build/lib", ignore_errors=True)

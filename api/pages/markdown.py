@@ -8,7 +8,6 @@ and in the browser. Raw HTML in a page is shown, not run. Pure.
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 
@@ -21,44 +20,16 @@ from pygments.formatters.html import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
+from mailprobe.api.pages.page import PageLink, PageSection, RenderedPage
+
 _PUNCTUATION = re.compile(r"[^\w\- ]", re.UNICODE)
 # The tab of a block, by its language.
 TABS = {"sh": "curl", "console": "curl", "python": "Python", "js": "Node", "go": "Go", "php": "PHP"}
 _EXTERNAL = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class PageLink:
-    """Where a link between pages leads, and the title of that page."""
-
-    url: str
-    title: str
-
-
 FindLink = Callable[[str], PageLink | None]
 FillCode = Callable[[str], str]
-
-
-@dataclass(frozen=True, slots=True)
-class PageSection:
-    """A heading with the text below it, up to the next heading."""
-
-    level: int  # 1 is the page's title
-    title: str
-    anchor: str
-    text: str  # without markup
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedPage:
-    """A page as HTML, and its sections in their order."""
-
-    html: str
-    sections: Sequence[PageSection]
-
-    @property
-    def title(self) -> str:
-        return self.sections[0].title if self.sections else ""
 
 
 def render(markdown: str, link: FindLink, fill: FillCode = str) -> RenderedPage:
@@ -73,11 +44,6 @@ def render(markdown: str, link: FindLink, fill: FillCode = str) -> RenderedPage:
         _relink(token, link)
     html = parser.renderer.render(_with_tabs(tokens), parser.options, {"fill": fill})
     return RenderedPage(html, sections)
-
-
-def render_inline(text: str) -> str:
-    """Render a sentence as HTML: backticks and emphasis, no paragraph."""
-    return str(_parser().renderInline(text))
 
 
 def anchor_of(title: str) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 Node = Mapping[str, Any]
 
 # constraints of a JSON schema in words; `{}` is the value
@@ -70,6 +72,14 @@ class ReferenceOperation:
     parameters: Sequence[ReferenceField]
     request: ReferenceBody | None
     answers: Sequence[ReferenceAnswer]
+
+
+def inline(text: str) -> Markup:
+    """A sentence of the description as HTML. Of Markdown it has code in backticks alone."""
+    parts = enumerate(text.strip().split("`"))
+    return Markup().join(
+        Markup("<code>{}</code>").format(part) if number % 2 else part for number, part in parts
+    )
 
 
 def operations_in(document: Node) -> list[ReferenceOperation]:

@@ -1,4 +1,4 @@
-"""Searches the documentation: SQLite's FTS5 over its sections, in memory.
+"""Searches the documentation: SQLite's FTS5 over its sections, in a file that `rendering` has made.
 
 Strangers may search, so a search never holds the event loop: `Searches` runs one at a time, in a
 thread, and keeps the answers.
@@ -8,12 +8,11 @@ import re
 import sqlite3
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import trio
-
-from mailprobe.api.pages.documents import Document
 
 QUERY_CHARACTERS_MAX = 100
 WORDS_MAX = 8
@@ -53,24 +52,11 @@ def words_of(query: str) -> tuple[str, ...]:
 
 
 class SearchIndex:
-    """The sections of some documents. Used by one thread at a time; a query takes some ms."""
+    """The sections of the documents. Used by one thread at a time; a query takes some ms."""
 
-    def __init__(self, documents: Iterable[Document]) -> None:
-        self._db = sqlite3.connect(":memory:", check_same_thread=False)
-        self._db.execute(
-            "CREATE VIRTUAL TABLE sections USING fts5"
-            " (title, text, page UNINDEXED, url UNINDEXED, tokenize = 'porter unicode61')"
-        )
-        # In this form FTS5 sorts before anything else is computed of a row.
-        self._db.execute("INSERT INTO sections (sections, rank) VALUES ('rank', 'bm25(8.0, 1.0)')")
-        self._db.executemany(
-            "INSERT INTO sections (title, text, page, url) VALUES (?, ?, ?, ?)",
-            (
-                (section.title, section.text, each.page.title, f"{each.url}#{section.anchor}")
-                for each in documents
-                for section in each.page.sections
-            ),
-        )
+    def __init__(self, file: Path) -> None:
+        url = f"{file.absolute().as_uri()}?mode=ro&immutable=1"
+        self._db = sqlite3.connect(url, uri=True, check_same_thread=False)
 
     def search(self, query: str) -> list[SearchResult]:
         """Return the best sections that have every word of the query, best first.

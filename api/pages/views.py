@@ -2,7 +2,7 @@
 
 They need no key, and ask nothing of the store but for readers who are signed in to the dashboard. A
 browser may load nothing from elsewhere, run no script but ours, and send no form to another host
-(Content-Security-Policy). Each page is rendered once for all who are not signed in, and searches
+(Content-Security-Policy). Each page is put together once for all who are not signed in, and searches
 run in another thread, so no API request waits for them.
 """
 
@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
+from pathlib import Path
 
-from markupsafe import Markup
+import trio
 from quart import Blueprint, Response, render_template, request
 from werkzeug.exceptions import NotFound
 
@@ -21,10 +22,10 @@ from mailprobe.api.forms.script import integrity, script_name, script_tag, scrip
 from mailprobe.api.keys import PUBLISHABLE, well_formed
 from mailprobe.api.pages import about_probes, documents
 from mailprobe.api.pages.dashboard.assets import assets
-from mailprobe.api.pages.examples import KEY_MARK, Places, SignedInReader, takes_key
+from mailprobe.api.pages.examples import KEY_MARK, Places, SignedInReader
 from mailprobe.api.pages.icons import icon, mark
-from mailprobe.api.pages.markdown import PageLink, PageSection, render, render_inline
-from mailprobe.api.pages.reference import operations_in
+from mailprobe.api.pages.page import PageLink, PageSection, RenderedPage
+from mailprobe.api.pages.reference import inline, operations_in
 from mailprobe.api.pages.search import (
     QUERY_CHARACTERS_MAX,
     Searches,
@@ -82,23 +83,33 @@ class Documentation:
     places: Places
     reader_of: Callable[[], Awaitable[SignedInReader | None]] = no_reader
     rendered: dict[str, str] = field(default_factory=dict)  # by path
+    one_at_a_time: trio.Lock = field(default_factory=trio.Lock)
 
-    async def once(self, template: str, values: Callable[[], Mapping[str, object]]) -> Response:
+    async def once(
+        self, template: str, values: Callable[[], Awaitable[Mapping[str, object]]]
+    ) -> Response:
         """The page at this path, rendered at its first request."""
         if request.path not in self.rendered:
-            self.rendered[request.path] = await _html(template, **values())
+            async with self.one_at_a_time:
+                if request.path not in self.rendered:
+                    self.rendered[request.path] = await _html(template, **await values())
         return _text(self.rendered[request.path], "text/html")
 
     async def document(self, name: str) -> Response:
-        if name not in documents.names():
+        found = documents.document(name)
+        if found is None:
             if MISSING not in self.rendered:
                 self.rendered[MISSING] = await _html("missing.html", title="Not found")
             return _text(self.rendered[MISSING], "text/html", 404)
         if (reader := await self.reader_of()) is not None:
-            values = _values_of(name, self.places, reader.key)
+            values = _values_of(name, found, self.places, reader.key)
             html = await _html("document.html", reader=reader, **values)
             return _text(html, "text/html", more=SHOWS_A_KEY)
-        return await self.once("document.html", lambda: _values_of(name, self.places))
+
+        async def values_for_all() -> Mapping[str, object]:
+            return _values_of(name, found, self.places)
+
+        return await self.once("document.html", values_for_all)
 
 
 def pages_blueprint(docs: Documentation) -> Blueprint:
@@ -147,7 +158,7 @@ def _add_documents(pages: Blueprint, docs: Documentation) -> None:
 
     @pages.get(REFERENCE)
     async def api_reference() -> Response:
-        def values() -> Mapping[str, object]:
+        async def values() -> Mapping[str, object]:
             operations = operations_in(json.loads(docs.describe()))
             sections = [PageSection(2, each.summary, each.name, "") for each in operations]
             return {"title": "API reference", "sections": sections, "operations": operations}
@@ -171,7 +182,10 @@ def _add_documents(pages: Blueprint, docs: Documentation) -> None:
 def _add_about_probes(pages: Blueprint, docs: Documentation) -> None:
     @pages.get(about_probes.URL)
     async def for_administrators() -> Response:
-        return await docs.once("document.html", lambda: _values_of_about(docs.about()))
+        async def values() -> Mapping[str, object]:
+            return _values_of_about(await documents.rendered_apart(docs.about()))
+
+        return await docs.once("document.html", values)
 
     @pages.get(f"{about_probes.URL}.md")
     async def for_administrators_as_markdown() -> Response:
@@ -210,39 +224,37 @@ def llms_text() -> str:
         "",
         "> Self-hosted, streaming-first email verification: HTTP API, tools, lists.",
     ]
-    for group, names in documents.GROUPS.items():
+    for group, pages in documents.contents().items():
         lines += ["", f"## {group}", ""]
-        lines += [
-            f"- [{page.page.title}](/docs/{page.name}.md)"
-            for name in names
-            if (page := documents.document(name))
-        ]
+        lines += [f"- [{title}](/docs/{name}.md)" for name, title in pages]
     return "\n".join([*lines, "", "## Reference", "", "- [OpenAPI description](/openapi.json)", ""])
 
 
 @cache
 def _index() -> SearchIndex:
     """The index of this process, open as long as it runs: the documents never change."""
-    return SearchIndex(documents.documents())
+    return SearchIndex(documents.INDEX_FILE)
 
 
-def _values_of(name: str, places: Places, key: str = "") -> Mapping[str, object]:
-    """What the template of a document shows; the document exists."""
-    page = documents.filled(name, places, bool(key))
-    heading, end, text = page.html.replace(KEY_MARK, key).partition("</h1>\n")
+def _values_of(
+    name: str, found: documents.Document, places: Places, key: str = ""
+) -> Mapping[str, object]:
+    """What the template of a document shows."""
+    with_key = found.html_with_key if key else None
+    html = places.fill(found.html if with_key is None else with_key.replace(KEY_MARK, key))
+    heading, end, text = html.partition("</h1>\n")
     return {
         "name": name,
-        "title": page.title,
+        "title": found.page.title,
         "heading": heading + end,
         "html": text,
-        "sections": [each for each in page.sections if each.level in SECTION_LEVELS],
+        "sections": [each for each in found.sections if each.level in SECTION_LEVELS],
         "markdown_url": f"/docs/{name}.md",
-        "takes_key": takes_key(documents.markdown_of(name)),
+        "takes_key": found.html_with_key is not None,
     }
 
 
-def _values_of_about(markdown: str) -> Mapping[str, object]:
-    page = render(markdown, documents.link)
+def _values_of_about(page: RenderedPage) -> Mapping[str, object]:
     return {
         "title": page.title or about_probes.TITLE,
         "html": page.html,
@@ -252,17 +264,16 @@ def _values_of_about(markdown: str) -> Mapping[str, object]:
 
 
 def _markdown(name: str) -> Response:
-    found = documents.document(name)
-    if found is None:
+    if name not in documents.names():
         return _text(f"There is no page {name!r}.\n", "text/plain", 404)
-    return _text(found.markdown, "text/markdown")
+    return _text(documents.markdown_of(name), "text/markdown")
 
 
 async def _html(template: str, /, **values: object) -> str:
     """Return a page with the navigation around it."""
     groups = {
-        group: [documents.navigation(name) for name in names]
-        for group, names in documents.GROUPS.items()
+        group: [PageLink(documents.url_of(name), title) for name, title in pages]
+        for group, pages in documents.contents().items()
     }
     groups["Use"].insert(1, PageLink(REFERENCE, "API reference"))
     groups["Use"].insert(3, PageLink(FORM_EXAMPLE, FORM_EXAMPLE_TITLE))
@@ -271,7 +282,7 @@ async def _html(template: str, /, **values: object) -> str:
     urls = [page.url for page in pages]
     here = urls.index(request.path) if request.path in urls else None
     return await render_template(
-        template, groups=groups, current=request.path, inline=_inline, assets=assets(),
+        template, groups=groups, current=request.path, inline=inline, assets=assets(),
         before=pages[here - 1] if here else None,
         after=pages[here + 1] if here is not None and here + 1 < len(pages) else None,
         **{"query": "", "reader": None, **values},
@@ -289,10 +300,6 @@ def _text(
     return Response(text, status, headers=headers, content_type=f"{media_type}; charset=utf-8")
 
 
-def _inline(text: str) -> Markup:
-    return Markup(render_inline(text))  # its own text is escaped
-
-
 @cache
 def static_text(name: str) -> str:
-    return (documents.FOLDER.parent / "static" / name).read_text("utf-8")
+    return (Path(__file__).parent / "static" / name).read_text("utf-8")

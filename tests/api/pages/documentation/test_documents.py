@@ -1,13 +1,15 @@
 """The pages that are served: all of `docs/`, with links and anchors that exist."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from mailprobe.api.operations.table import OPERATIONS
-from mailprobe.api.pages import documents
+from mailprobe.api.pages import documents, rendering
 from mailprobe.api.refusals import Section
 
 DOCS = Path(__file__).parents[4] / "docs"
@@ -15,6 +17,35 @@ DOCS = Path(__file__).parents[4] / "docs"
 
 def test_every_page_of_the_folder_is_in_one_group() -> None:
     assert sorted(documents.names()) == sorted(path.stem for path in DOCS.glob("*.md"))
+
+
+def test_the_served_files_are_made_of_these_pages() -> None:
+    """If not, `make docs` has not run since one was changed."""
+    assert rendering.is_current(rendering.digest())
+    assert documents.names() == rendering.NAMES
+
+
+def test_a_changed_page_is_rendered_and_a_deleted_one_disappears(tmp_path: Path) -> None:
+    rendering.render_documents(tmp_path)
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert len(made) == len(rendering.NAMES) + 2
+    (tmp_path / "deleted.json").touch()
+    contents = tmp_path / rendering.CONTENTS
+    contents.write_bytes(made[rendering.CONTENTS].replace(b'"made_of": "', b'"made_of": "x'))
+    rendering.render_documents(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == made
+
+
+def test_the_service_needs_no_renderer() -> None:
+    code = (
+        "import sys, mailprobe.api.serve\n"
+        "from mailprobe.api.pages import documents, search, views\n"
+        "assert views.llms_text() and documents.document('api')\n"
+        "assert search.SearchIndex(documents.INDEX_FILE).search('greylisting')\n"
+        "print({'markdown_it', 'pygments.lexers.python', 'pygments.formatters.html'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 @pytest.mark.parametrize("name", documents.names())

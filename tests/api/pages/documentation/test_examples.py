@@ -6,7 +6,7 @@ import pytest
 
 from mailprobe.api.keys import key_hash
 from mailprobe.api.pages.dashboard.documentation_key import KEY_FORM, LABEL
-from mailprobe.api.pages.examples import KEY_MARK, Places
+from mailprobe.api.pages.examples import KEY_MARK, Places, marked, marked_with_key
 from mailprobe.storage.records import Caller
 from tests.api.pages.test_dashboard import PageClient, signed_in
 from tests.api.service_fixture import RunningService
@@ -31,11 +31,12 @@ PLACES = Places("https://api.test", "https://tools.test")
     ],
 )
 def test_an_example_is_ready_to_paste(code: str, filled: str) -> None:
-    assert PLACES.fill_all(code) == filled
+    assert PLACES.fill(marked_with_key(code)) == filled
 
 
-def test_without_a_tool_server_its_example_stays() -> None:
-    assert Places("https://api.test", "").fill("$TOOLS_URL") == "$TOOLS_URL"
+@pytest.mark.parametrize("code", ["$TOOLS_URL", "http://127.0.0.1:8081/mcp"])
+def test_without_a_tool_server_its_example_stays(code: str) -> None:
+    assert Places("https://api.test", "").fill(marked(code)) == code
 
 
 async def start_page(shop: RunningService, visitor: PageClient, cookie: str = "") -> str:

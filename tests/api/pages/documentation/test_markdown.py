@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from mailprobe.api.pages.markdown import PageLink, anchor_of, render
+from mailprobe.api.pages.markdown import anchor_of, render
+from mailprobe.api.pages.page import PageLink
 
 
 def nowhere(target: str) -> PageLink | None:

@@ -6,7 +6,7 @@ import pytest
 
 from mailprobe.api.error_table import TABLE, Links
 from mailprobe.api.operations.table import OPERATIONS, description
-from mailprobe.api.pages.reference import ReferenceOperation, operations_in
+from mailprobe.api.pages.reference import ReferenceOperation, inline, operations_in
 
 LINKS = Links("http://api.test", "http://api.test/docs", "http://api.test/dashboard")
 SHOWN = {each.name: each for each in operations_in(json.loads(description(LINKS)))}
@@ -49,3 +49,9 @@ def test_limits_are_in_words() -> None:
     assert (smtp.kind, smtp.required) == ("boolean", False)
     assert (emails.kind, emails.required) == ("list of string", True)
     assert emails.limits == "at least 1 items, at most 50 items"
+
+
+def test_a_sentence_has_its_code_as_code_and_everything_else_as_text() -> None:
+    assert inline(" `GET` with <b> & `a<b` ") == (
+        "<code>GET</code> with &lt;b&gt; &amp; <code>a&lt;b</code>"
+    )

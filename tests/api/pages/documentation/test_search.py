@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailprobe.api.pages import search
-from mailprobe.api.pages.documents import documents
+from mailprobe.api.pages.documents import INDEX_FILE
 from mailprobe.api.pages.search import (
     RESULTS_MAX,
     WAITING_MAX,
@@ -25,7 +25,7 @@ from mailprobe.api.pages.search import (
 
 @pytest.fixture(scope="module")
 def index() -> Iterator[SearchIndex]:
-    index = SearchIndex(documents())
+    index = SearchIndex(INDEX_FILE)
     yield index
     index.close()
 
@@ -120,7 +120,7 @@ class SlowIndex(SearchIndex):
     """An index whose searches end only when they may; it counts those that run."""
 
     def __init__(self) -> None:
-        super().__init__([])
+        super().__init__(INDEX_FILE)
         self.may_end = threading.Semaphore(0)
         self.running = 0
         self.searched: list[str] = []
