@@ -58,13 +58,13 @@ from mailprobe.api.pages.examples import Places
 from mailprobe.api.pages.views import Documentation, pages_blueprint
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.connection_leases import is_shared, open_leases
-from mailprobe.api.quota.known_facts import KnownFacts, exchanging
 from mailprobe.api.quota.list_limits import ListLimits
 from mailprobe.api.quota.pauses import FleetPauses
 from mailprobe.api.quota.plans import Plans
 from mailprobe.api.quota.refusal_leases import open_refusal_leases
 from mailprobe.api.quota.self_probe import PROVIDERS, is_greeted
 from mailprobe.api.quota.self_protection import SelfProtection
+from mailprobe.api.quota.shared_cache import StoredSharedCache, exchanging
 from mailprobe.api.rest.app import ApiApp, create_api
 from mailprobe.api.service import Build, Deployment, Payments, Service, new_service
 from mailprobe.api.setting_values import Bind
@@ -287,7 +287,7 @@ async def _open_engine(
     observer: Observer,
 ) -> AsyncIterator[tuple[Engine, StoredControl | None]]:
     """The engine, and what it shares with other processes: connections, refusals, egresses and facts."""
-    facts = known_facts_of(settings, store, metrics, deployment)
+    facts = shared_cache_of(settings, store, metrics, deployment)
     async with (
         leases_of(settings, store, facts) as leases,
         _open_refusal_leases(settings, store) as refusals,
@@ -357,7 +357,7 @@ async def _watching(
 
 
 def leases_of(
-    settings: Settings, store: Store, facts: KnownFacts | None
+    settings: Settings, store: Store, facts: StoredSharedCache | None
 ) -> AbstractAsyncContextManager[ConnectionBudget | None]:
     if not is_shared(settings.database):
         return nullcontext()
@@ -381,9 +381,9 @@ def _open_control(
     return open_control(settings.engine.egresses, store, utc_now)
 
 
-def known_facts_of(
+def shared_cache_of(
     settings: Settings, store: Store, metrics: Metrics | None, deployment: Deployment | None
-) -> KnownFacts | None:
+) -> StoredSharedCache | None:
     """This process's side of the fleet's knowledge; None for the only process of a store.
 
     A file of SQLite is used by the workers of one service.
@@ -392,8 +392,8 @@ def known_facts_of(
     if not is_postgres(settings.database) and workers == 1:
         return None
     if metrics is None:
-        return KnownFacts(store)
-    return KnownFacts(store, metrics.facts_shared, metrics.facts_absorbed)
+        return StoredSharedCache(store)
+    return StoredSharedCache(store, metrics.facts_shared, metrics.facts_absorbed)
 
 
 def create_app(service: Service) -> ApiApp:

@@ -21,7 +21,6 @@ from mailprobe.storage.audit import AuditStore
 from mailprobe.storage.bounces import BounceStore
 from mailprobe.storage.commands import ApplyRetention, CheckStore
 from mailprobe.storage.egresses import EgressStore
-from mailprobe.storage.facts import FactStore
 from mailprobe.storage.idempotency import IdempotencyStore
 from mailprobe.storage.jobs import JobStore
 from mailprobe.storage.leases import LeaseStore
@@ -31,6 +30,7 @@ from mailprobe.storage.outbox import OutboxStore
 from mailprobe.storage.pauses import PauseStore
 from mailprobe.storage.records import Tier
 from mailprobe.storage.sessions import SessionStore
+from mailprobe.storage.shared_cache import SharedCacheStore
 from mailprobe.storage.tolerances.store import ToleranceStore
 from mailprobe.storage.usage import UsageStore
 
@@ -49,7 +49,7 @@ class Store(
     EgressStore,
     PauseStore,
     LeaseStore,
-    FactStore,
+    SharedCacheStore,
     ToleranceStore,
 ):
     """Everything that the API keeps. Every method raises StoreUnavailable if the store cannot answer."""

@@ -25,7 +25,7 @@ from tests.import_graph import modules
 
 MAKING = {"__init__", "__post_init__", "__new__", "__enter__", "__aenter__"}
 # Made to be handed to functions, as a connection is: one transaction of a database.
-SESSIONS = {"TransactionSession", "Writes"}
+SESSIONS = {"TransactionConnection", "Writes"}
 # Attributes of others' objects that a class of ours has as well: trio's scopes, Quart's `g`.
 NOT_OURS = {"deadline", "session", "file"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef

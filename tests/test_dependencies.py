@@ -75,7 +75,7 @@ def test_only_a_session_of_the_tool_server_imports_its_packages() -> None:
         for path in product_modules()
         if names & set(imported_names(ast.parse((ROOT / path).read_text("utf-8"))))
     }
-    assert importing == {"api/cli/toolserver/session.py"}
+    assert importing == {"api/cli/toolserver/protocol.py"}
 
 
 def test_the_lock_of_what_runs_holds_it_and_no_tool() -> None:

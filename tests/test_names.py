@@ -75,6 +75,25 @@ OLD_WORDS = frozenset(
     ]
 )
 
+# Words of file and class names that have one subject in the glossary, and where that is: the session is
+# SMTP's alone. PostgreSQL, the live socket, the protocol of tools and a signed-in browser have their own.
+ONE_SUBJECT = {
+    "session": ("engine/smtp/", "engine/testing/", "bench/market/", "tests/engine/smtp/",
+                "api/alerts/smtp_relay.py"),
+}  # fmt: skip
+# Other words for a term of the glossary, in the names of files.
+OTHER_TERMS = {
+    "knowledge": "shared cache",
+}
+SIGN_INS = frozenset(
+    [
+        "api/pages/dashboard/sessions.py",
+        "storage/postgres/session.py",
+        "storage/sessions.py",
+        "storage/sqlite/session.py",
+    ]
+)  # to be renamed
+
 VERBS = frozenset({"heard", "letters", "borne", "doors", "tidying", "house"})  # sentences of tests
 VAGUE_TEST_NAME = re.compile(r"def test_((what|who|nobody)\w*|(\w+_)?(told|asked|bears)(_\w+)?)\(")
 
@@ -171,6 +190,31 @@ def product_names() -> Iterator[tuple[str, Names]]:
 def test_no_module_is_named_by_an_old_word():
     paths = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     assert [path.name for path in paths if words_of(path.stem) & OLD_WORDS] == []
+
+
+def paths() -> Iterator[str]:
+    """All modules, below their folders."""
+    for folder in FOLDERS:
+        yield from (path.relative_to(ROOT).as_posix() for path in (ROOT / folder).rglob("*.py"))
+
+
+def test_a_word_with_one_subject_names_no_other():
+    elsewhere = {
+        (file, name)
+        for file in paths()
+        for name in (*Path(file).with_suffix("").parts, *names_defined(ROOT / file).classes)
+        for word, places in ONE_SUBJECT.items()
+        if words_of(name) & {word, f"{word}s"} and not file.startswith(places)
+    }
+    assert {(file, name) for file, name in elsewhere if file not in SIGN_INS} == set()
+
+
+def test_a_file_is_named_by_the_term_of_the_glossary():
+    terms = {line.partition("|")[2].partition("|")[0].strip() for line in
+             (ROOT / "dev/glossary.md").read_text("utf-8").splitlines()}  # fmt: skip
+    assert {*ONE_SUBJECT, *OTHER_TERMS.values()} <= terms
+    names = {name for file in paths() for name in Path(file).with_suffix("").parts}
+    assert {name for name in names if words_of(name) & OTHER_TERMS.keys()} == set()
 
 
 def test_no_function_begins_with_a_replaced_verb():

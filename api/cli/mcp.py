@@ -50,7 +50,7 @@ def mcp(server: str | None, key: str | None, bounces: Path | None) -> None:
         from mailprobe.api.settings import Settings
 
         try:
-            from mailprobe.api.cli.toolserver.session import serve_tools
+            from mailprobe.api.cli.toolserver.protocol import serve_tools
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "mcp":
                 raise

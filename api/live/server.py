@@ -16,9 +16,9 @@ from trio_websocket import ConnectionClosed, wrap_server_stream
 
 from mailprobe.api.error_table import body_of, headers_of, row_of
 from mailprobe.api.http.exchange import Scope, headers_of_scope, new_request_id
+from mailprobe.api.live.connection import LiveConnection
 from mailprobe.api.live.handshake import LiveHandshake, UpgradedHandshake
 from mailprobe.api.live.messages import MESSAGE_CHARACTERS_MAX
-from mailprobe.api.live.session import LiveSession
 from mailprobe.api.live.stream import UpgradedStream
 from mailprobe.api.observability.request_context import RequestContext, request_scope, trace_headers
 from mailprobe.api.operations.operation import Call
@@ -118,7 +118,7 @@ class LiveServer:
         with self._counted(record.caller.account.id):
             socket = await handshake.accept()
             record.status, record.cut = 101, False
-            session = LiveSession(
+            session = LiveConnection(
                 self._service, identify, socket, record, explain=explain, advises=advises
             )
             await session.run(self._drain)

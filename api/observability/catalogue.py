@@ -17,7 +17,7 @@ from mailprobe.api.observability.shared_counters import Family, Labels
 from mailprobe.api.refusals import MethodNotAllowed, NoSuchRoute, OurFault, Refusal
 from mailprobe.engine import deciding_rules
 from mailprobe.engine.egress import ONE_EGRESS, Egresses, EgressState
-from mailprobe.engine.shared_knowledge import FactKind
+from mailprobe.engine.shared_cache import FactKind
 from mailprobe.engine.smtp.operators import budget_labels, operator_labels
 from mailprobe.engine.verdict import LADDER, Outcome, Reason
 from mailprobe.storage.list_jobs.queues import QueueName

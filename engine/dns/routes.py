@@ -44,7 +44,7 @@ from mailprobe.engine.dns.single_flight import (
 from mailprobe.engine.net.public_addresses import is_public
 from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.shared_knowledge import FactExchange
+from mailprobe.engine.shared_cache import SharedCache
 
 ADDRESSES_KEPT_MIN_S = 300.0
 ADDRESSES_KEPT_MAX_S = 6 * 3600.0
@@ -164,7 +164,7 @@ class Routes:
         resolvers: Resolvers,
         rng: random.Random,
         observer: Observer = NO_OBSERVER,
-        exchange: FactExchange | None = None,
+        exchange: SharedCache | None = None,
     ) -> None:
         self._observer = observer
         self.resolver_set = resolvers
@@ -377,7 +377,7 @@ async def open_routes(
     transport: DohTransport | None = None,
     rng: random.Random,
     observer: Observer = NO_OBSERVER,
-    exchange: FactExchange | None = None,
+    exchange: SharedCache | None = None,
 ) -> AsyncIterator[Routes]:
     """Open the routes for the length of the block; without a transport, over the network.
 

@@ -18,7 +18,7 @@ from mailprobe.engine.dns.messages import (
     RouteAnswer,
     encode_query,
 )
-from mailprobe.engine.shared_knowledge import Fact, FactExchange
+from mailprobe.engine.shared_cache import Fact, SharedCache
 
 REASON_OCTETS_MAX = 200
 
@@ -47,7 +47,7 @@ class SharedRoutes:
 
     def __init__(
         self,
-        exchange: FactExchange,
+        exchange: SharedCache,
         resolvers: Sequence[str],
         keep: Callable[[str, Route | NoMail, float], bool],
     ) -> None:

@@ -21,7 +21,7 @@ from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.pauses import CurrentPauses
 from mailprobe.engine.reasons import verdict_cause
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.shared_knowledge import FactExchange
+from mailprobe.engine.shared_cache import SharedCache
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
 from mailprobe.engine.smtp.egress.control import LocalEgressControl
@@ -101,7 +101,7 @@ async def open_engine(
     permits: ConnectionBudget | None = None,
     egress_control: EgressControl | None = None,
     dial_by: Callable[[Egress], Dial] | None = None,
-    exchange: FactExchange | None = None,
+    exchange: SharedCache | None = None,
     refusals: RefusalLedger | None = None,
     computed_s: Callable[[], float] = time.thread_time,
 ) -> AsyncIterator[Engine]:
@@ -159,7 +159,7 @@ def _open_probing(
     observer: Observer,
     permits: ConnectionBudget | None,
     control: EgressControl | None,
-    exchange: FactExchange | None,
+    exchange: SharedCache | None,
     refusals: RefusalLedger | None,
 ) -> AbstractAsyncContextManager[ProbeDispatcher | EgressRouter]:
     """Layer 4: one dispatcher, unless a file names the egresses."""

@@ -25,7 +25,7 @@ from mailprobe.storage.postgres.driver.schema import MOVING, prepare
 from mailprobe.storage.postgres.driver.server import (
     SCHEMA,
     PostgresServer,
-    TransactionSession,
+    TransactionConnection,
     is_server_failure,
 )
 
@@ -203,7 +203,7 @@ class MigrationTarget:
                 for n in {row[at] // DAY_MICROS for row in rows}
             }
             with explain_error(self._server):
-                self._partitions.make(TransactionSession(self._db, None), days)
+                self._partitions.make(TransactionConnection(self._db, None), days)
 
         def act() -> None:
             statement = sql.SQL("COPY {} ({}) FROM STDIN").format(

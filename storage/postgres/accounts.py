@@ -18,7 +18,7 @@ from mailprobe.storage.base.columns import (
 from mailprobe.storage.commands import CreateKey
 from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.postgres.driver.batch_executor import Raised
-from mailprobe.storage.postgres.driver.server import TransactionSession
+from mailprobe.storage.postgres.driver.server import TransactionConnection
 from mailprobe.storage.records import Caller, KeyKind
 
 CALLERS = (
@@ -44,7 +44,7 @@ KEEP_KEYS = (
 
 
 def create_keys(
-    db: TransactionSession, now: datetime, those: Sequence[tuple[CreateKey, int]]
+    db: TransactionConnection, now: datetime, those: Sequence[tuple[CreateKey, int]]
 ) -> list[object]:
     """Insert keys; returns a key or Raised for each. Each has its locked account's number."""
     if not those:
@@ -84,14 +84,14 @@ def create_keys(
     return reported
 
 
-def callers(db: TransactionSession, hashes: Sequence[str]) -> list[Caller | None]:
+def callers(db: TransactionConnection, hashes: Sequence[str]) -> list[Caller | None]:
     """Look up the callers of many key hashes with one query; None for an unknown or revoked key."""
     rows = db.all(f"{CALLERS} sha256 = ANY(%s) AND revoked_at IS NULL", [list(set(hashes))])
     found = {row[0]: _caller(row) for row in rows}
     return [found.get(sha256) for sha256 in hashes]
 
 
-def callers_of_keys(db: TransactionSession, numbers: Iterable[int]) -> dict[int, Caller]:
+def callers_of_keys(db: TransactionConnection, numbers: Iterable[int]) -> dict[int, Caller]:
     """Return the callers by key number, revoked or not."""
     rows = db.all(f"{CALLERS} keys.number = ANY(%s)", [list(numbers)])
     return {row[1]: _caller(row) for row in rows}

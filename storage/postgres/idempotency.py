@@ -8,7 +8,7 @@ from mailprobe.storage.base.lease_holders import is_gone
 from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
 from mailprobe.storage.postgres.driver.batch_executor import Raised
-from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
+from mailprobe.storage.postgres.driver.server import TransactionConnection, Writes
 from mailprobe.storage.records import MARKS, IdempotencyRecord
 
 STANDING = (
@@ -41,7 +41,7 @@ ANSWER = (
 
 
 def begin(
-    db: TransactionSession, now: datetime, those: Sequence[tuple[BeginIdempotent, int]]
+    db: TransactionConnection, now: datetime, those: Sequence[tuple[BeginIdempotent, int]]
 ) -> list[object]:
     """Return a record for each first request, the encrypted answer or Raised for the others."""
     if not those:
@@ -79,7 +79,7 @@ def _again(command: BeginIdempotent, body_sha256: str, answer: bytes | None) -> 
     return Raised(IdempotencyInProgress()) if answer is None else bytes(answer)
 
 
-def finish(db: TransactionSession, those: Sequence[tuple[FinishIdempotent, int]]) -> None:
+def finish(db: TransactionConnection, those: Sequence[tuple[FinishIdempotent, int]]) -> None:
     for command, account in those:
         idempotency = command.idempotency
         which = " WHERE account = %(account)s AND key = %(key)s AND answer IS NULL"
@@ -99,7 +99,9 @@ def finish(db: TransactionSession, those: Sequence[tuple[FinishIdempotent, int]]
             )
 
 
-def running(db: TransactionSession, those: Sequence[IdempotencyRecord]) -> set[IdempotencyRecord]:
+def running(
+    db: TransactionConnection, those: Sequence[IdempotencyRecord]
+) -> set[IdempotencyRecord]:
     """Return the records that have no answer and were not followed by another request."""
     rows = db.all(
         RUNNING,

@@ -23,7 +23,7 @@ from mailprobe.storage.commands import ClaimJobs
 from mailprobe.storage.database import Row
 from mailprobe.storage.jobs import HOST_OF
 from mailprobe.storage.postgres.accounts import callers_of_keys
-from mailprobe.storage.postgres.driver.server import TransactionSession
+from mailprobe.storage.postgres.driver.server import TransactionConnection
 from mailprobe.storage.records import Claim, JobState, Work
 
 CLAIMING_LOCK = 0x6D70_6A62  # "mpjb": the first of two numbers of the lock
@@ -34,7 +34,7 @@ ACCOUNTS_SCANNED = 500  # the jobs due longest; if more are due, each account's 
 ROUNDS_MAX = 5  # searches past full partitions
 
 
-def is_due(db: TransactionSession, work: Work) -> bool:
+def is_due(db: TransactionConnection, work: Work) -> bool:
     """Return whether a job is due; the limits are checked by the claim."""
     due = "FROM jobs WHERE state = %(state)s AND due_at <= %(now)s AND lease_until"
     values = {"state": STATE_OF[work], "now": micros(db.now())}
@@ -52,7 +52,7 @@ class Claims:
     repeatable: bool = False
 
     def __call__(
-        self, db: TransactionSession, asked: Sequence[ClaimJobs], marker: object
+        self, db: TransactionConnection, asked: Sequence[ClaimJobs], marker: object
     ) -> list[object]:
         db.begin()
         for number in sorted({NUMBER_OF[wanted.work] for wanted in asked}):
@@ -73,7 +73,7 @@ class Claims:
 
 
 def _claim(
-    db: TransactionSession, now: datetime, wanted: ClaimJobs, limit: int
+    db: TransactionConnection, now: datetime, wanted: ClaimJobs, limit: int
 ) -> list[tuple[Claim, bytes | None]]:
     """Return claims without their secrets, each with its encrypted secret beside it."""
     numbers = _due(db, now, wanted, limit)
@@ -106,7 +106,7 @@ def _claim(
     ]
 
 
-def _due(db: TransactionSession, now: datetime, wanted: ClaimJobs, limit: int) -> list[int]:
+def _due(db: TransactionConnection, now: datetime, wanted: ClaimJobs, limit: int) -> list[int]:
     """Return the numbers of the jobs to claim, with accounts in turn."""
     state = STATE_OF[wanted.work]
     host = HOST_OF[state]
@@ -154,7 +154,7 @@ class _Active:
 
 
 def _due_of_each(
-    db: TransactionSession,
+    db: TransactionConnection,
     now: datetime,
     wanted: ClaimJobs,
     limit: int,
@@ -191,7 +191,7 @@ def _heads(rows: Iterable[Row]) -> list[Head]:
 
 
 def _claim_rows(
-    db: TransactionSession,
+    db: TransactionConnection,
     heads: Iterable[Head],
     claims: "_Active",
     wanted: ClaimJobs,
@@ -214,7 +214,7 @@ def _claim_rows(
     )
 
 
-def _failing(db: TransactionSession, partitions: Iterable[Partition]) -> set[Partition]:
+def _failing(db: TransactionConnection, partitions: Iterable[Partition]) -> set[Partition]:
     """Return the partitions whose last FAILING_AFTER attempts failed."""
     asked = [partition for partition in partitions if partition.host]
     if not asked:
@@ -234,7 +234,7 @@ def _failing(db: TransactionSession, partitions: Iterable[Partition]) -> set[Par
 
 
 def _first_of_each(
-    db: TransactionSession,
+    db: TransactionConnection,
     now: datetime,
     state: JobState,
     most: int,

@@ -11,7 +11,7 @@ from datetime import datetime
 from mailprobe.storage.base.columns import micros
 from mailprobe.storage.commands import AbandonJob, JobAttempted, JobVerified, Outcome, PostponeJob
 from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.postgres.driver.server import TransactionSession
+from mailprobe.storage.postgres.driver.server import TransactionConnection
 from mailprobe.storage.records import Attempt, JobState, state_with_result
 
 HOLD = (
@@ -59,7 +59,7 @@ class _OutcomeJob:
 
 
 def held(
-    db: TransactionSession, outcomes: Sequence[Outcome]
+    db: TransactionConnection, outcomes: Sequence[Outcome]
 ) -> list[tuple[Outcome, _OutcomeJob] | None]:
     """Lock and return the job of each outcome; None if the claim is not current or the state is wrong."""
     rows = db.all(HOLD, [[outcome.claim.job.id for outcome in outcomes]])
@@ -90,7 +90,7 @@ def ends(outcome: Outcome) -> bool:
 
 
 def write(
-    db: TransactionSession, now: datetime, those: Sequence[tuple[Outcome, _OutcomeJob]]
+    db: TransactionConnection, now: datetime, those: Sequence[tuple[Outcome, _OutcomeJob]]
 ) -> None:
     """Write the jobs' new states and the attempts. The caller logs what was used."""
     if not those:
@@ -106,7 +106,7 @@ def write(
 
 
 def _record_attempts(
-    db: TransactionSession, now: datetime, tried: Sequence[tuple[_OutcomeJob, JobState]]
+    db: TransactionConnection, now: datetime, tried: Sequence[tuple[_OutcomeJob, JobState]]
 ) -> None:
     """Count each receiver's consecutive failed attempts, in the order of the batch."""
     for kept, state in tried:
@@ -130,7 +130,7 @@ def _change(now: datetime, outcome: Outcome, kept: _OutcomeJob) -> tuple[object,
             return kept.number, state, due, kept.tries + 1, None if due_at else at, None
 
 
-def _log(db: TransactionSession, tried: Sequence[tuple[int, Attempt]]) -> None:
+def _log(db: TransactionConnection, tried: Sequence[tuple[int, Attempt]]) -> None:
     """Insert attempts, and delete those beyond LISTED_MAX, which are never shown."""
     last: dict[int, int] = dict(db.all(LAST, [[number for number, _ in tried]]))
     rows = [

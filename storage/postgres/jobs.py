@@ -7,17 +7,17 @@ from mailprobe.storage.base.columns import NEW_JOB_COLUMNS, micros
 from mailprobe.storage.commands import ResendJob
 from mailprobe.storage.database import Row
 from mailprobe.storage.jobs import find_job
-from mailprobe.storage.postgres.driver.server import TransactionSession
+from mailprobe.storage.postgres.driver.server import TransactionConnection
 from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import Job
 
 
-def kept_of(db: TransactionSession, ids: Sequence[str]) -> set[str]:
+def kept_of(db: TransactionConnection, ids: Sequence[str]) -> set[str]:
     """Return those of the ids that are stored already."""
     return {id for (id,) in db.all("SELECT id FROM jobs WHERE id = ANY(%s)", [list(ids)])}
 
 
-def keep(db: TransactionSession, rows: Sequence[Row]) -> None:
+def keep(db: TransactionConnection, rows: Sequence[Row]) -> None:
     """Insert jobs, with columns in the statement's order; the caller has locked the accounts."""
     db.execute(
         f"INSERT INTO jobs ({NEW_JOB_COLUMNS}) SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[],"
@@ -32,7 +32,7 @@ def keep(db: TransactionSession, rows: Sequence[Row]) -> None:
 
 
 def count(
-    db: TransactionSession, pending: Mapping[int, int], undelivered: Mapping[int, int]
+    db: TransactionConnection, pending: Mapping[int, int], undelivered: Mapping[int, int]
 ) -> None:
     """Add to the accounts' counters of pending and undelivered jobs, which save counting rows."""
     accounts = sorted({*pending, *undelivered})
@@ -51,7 +51,7 @@ def count(
     )
 
 
-def resend(db: TransactionSession, command: ResendJob) -> Job | None:
+def resend(db: TransactionConnection, command: ResendJob) -> Job | None:
     before = db.one(
         "SELECT account, state FROM jobs WHERE id = %s AND payload IS NOT NULL"
         " AND webhook IS NOT NULL FOR UPDATE",

@@ -15,8 +15,8 @@ from mailprobe.storage.base.lease_allocation import GONE_S, Lease, allocate
 from mailprobe.storage.base.lease_holders import is_gone
 from mailprobe.storage.commands import LeaseConnections
 from mailprobe.storage.leases import lease_of
-from mailprobe.storage.postgres.driver.server import NOW, TransactionSession
-from mailprobe.storage.postgres.driver.session_lock import SessionLock, ended_sessions
+from mailprobe.storage.postgres.driver.process_lock import ProcessLock, ended_sessions
+from mailprobe.storage.postgres.driver.server import NOW, TransactionConnection
 
 LEASING_LOCK = 0x6D70_7374  # "mpst": the first of two numbers of the lock
 BUCKETS = 1024  # bounds one call's locks in the server's shared lock table
@@ -47,17 +47,17 @@ class Leasing:
     group_max = 1
     repeatable = True
 
-    def __init__(self, session_lock: SessionLock) -> None:
+    def __init__(self, session_lock: ProcessLock) -> None:
         self._session_lock = session_lock
         self._ended_at: dict[int, float] = {}  # sessions; when they were first found to have ended
 
     def __call__(
-        self, db: TransactionSession, asked: Sequence[LeaseConnections], marker: object
+        self, db: TransactionConnection, asked: Sequence[LeaseConnections], marker: object
     ) -> list[object]:
         self._session_lock.start()
         return [self._lease(db, wanted) for wanted in asked]
 
-    def _lease(self, db: TransactionSession, wanted: LeaseConnections) -> dict[str, int]:
+    def _lease(self, db: TransactionConnection, wanted: LeaseConnections) -> dict[str, int]:
         """Two round trips: read the leases, write the new ones. One more where some are lacking."""
         addresses = list(wanted.requested)
         with db.db.pipeline():

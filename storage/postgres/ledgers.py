@@ -15,7 +15,7 @@ from mailprobe.storage.base.periods import month_of, period_bounds, period_start
 from mailprobe.storage.commands import ReadLedger
 from mailprobe.storage.database import Row
 from mailprobe.storage.postgres import rate_window as windows
-from mailprobe.storage.postgres.driver.server import NOW, TransactionSession, Writes
+from mailprobe.storage.postgres.driver.server import NOW, TransactionConnection, Writes
 from mailprobe.storage.postgres.rate_window import Held, PostgresWindow
 from mailprobe.storage.records import Account, Ledger, Tier, UsageRow, Window
 
@@ -103,7 +103,7 @@ class _Seen:
 class Ledgers:
     """The ledgers of some keys at an instant, as they change while units are granted."""
 
-    def __init__(self, db: TransactionSession, now: datetime, rows: Iterable[Row]) -> None:
+    def __init__(self, db: TransactionConnection, now: datetime, rows: Iterable[Row]) -> None:
         """`rows` are the result of READ."""
         self._db = db
         self._now = now
@@ -190,7 +190,7 @@ def _subscribed(who: LedgerCaller) -> bool:
     return bool(who.account.current_period_start and who.account.current_period_end)
 
 
-def read_ledger(db: TransactionSession, command: ReadLedger) -> Ledger:
+def read_ledger(db: TransactionConnection, command: ReadLedger) -> Ledger:
     """Return the ledger for display, without locks. Raises KeyError for an unknown key."""
     now = db.now()
     read = Ledgers(db, now, db.all(READ_AT, {"keys": [command.caller.key.id], "now": micros(now)}))

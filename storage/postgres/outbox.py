@@ -6,11 +6,11 @@ from datetime import datetime
 from mailprobe.storage.base.columns import micros
 from mailprobe.storage.commands import EnqueueMessage
 from mailprobe.storage.contract import METER_REST_S, METER_SLOT_S
-from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
+from mailprobe.storage.postgres.driver.server import TransactionConnection, Writes
 
 
 def post(
-    db: TransactionSession, now: datetime, those: Sequence[tuple[EnqueueMessage, int]]
+    db: TransactionConnection, now: datetime, those: Sequence[tuple[EnqueueMessage, int]]
 ) -> list[bool]:
     """Insert messages; returns for each whether it is new. The accounts are locked."""
     if not those:

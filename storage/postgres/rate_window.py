@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from mailprobe.storage.base.columns import instant
 from mailprobe.storage.contract import WINDOW
-from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
+from mailprobe.storage.postgres.driver.server import TransactionConnection, Writes
 from mailprobe.storage.records import Window
 
 WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
@@ -160,11 +160,11 @@ class PostgresWindow(Window):
         self._read = None
 
 
-def reader(db: TransactionSession, key: int) -> Read:
+def reader(db: TransactionConnection, key: int) -> Read:
     return lambda after: db.all(INSTANTS, [key, after, READ_TOGETHER])
 
 
-def window_of(db: TransactionSession, key: int, now: int) -> Window:
+def window_of(db: TransactionConnection, key: int, now: int) -> Window:
     """Return the whole window, readable after the transaction; `now` is in microseconds since 1970."""
     return Window(*db.one(ALL, [now, key, now - WINDOW_MICROS]))
 
@@ -182,7 +182,7 @@ def add(writes: Writes, now: int, those: dict[int, Held]) -> None:
         writes.add(GRANT, now, list(granted), units, totals)
 
 
-def reclaim(db: TransactionSession, keys: Sequence[int], now: int) -> None:
+def reclaim(db: TransactionConnection, keys: Sequence[int], now: int) -> None:
     db.execute(RECLAIM, {"keys": list(keys), "now": now})
 
 
@@ -191,9 +191,9 @@ class PostgresAccountWindow(Window):
 
     __slots__ = ("_db", "_granted", "_released", "_units")
 
-    def __init__(self, db: TransactionSession, account: int, now: int, granted: int) -> None:
+    def __init__(self, db: TransactionConnection, account: int, now: int, granted: int) -> None:
         """`granted` are units granted to its keys and not yet written; `now` is in microseconds."""
-        self._db: TransactionSession | None = db
+        self._db: TransactionConnection | None = db
         self._released = {"account": account, "since": now - WINDOW_MICROS, "now": now}
         self._granted = granted
         self._units: int | None = None

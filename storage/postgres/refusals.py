@@ -7,7 +7,7 @@ from typing import Any
 from mailprobe.storage.base.columns import micros
 from mailprobe.storage.commands import LogRefusal
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX
-from mailprobe.storage.postgres.driver.server import TransactionSession
+from mailprobe.storage.postgres.driver.server import TransactionConnection
 from mailprobe.storage.postgres.ledgers import LedgerCaller
 
 SLOTS = (
@@ -27,7 +27,7 @@ LOG = (
 
 
 def log(
-    db: TransactionSession, now: datetime, those: Sequence[tuple[LogRefusal, LedgerCaller]]
+    db: TransactionConnection, now: datetime, those: Sequence[tuple[LogRefusal, LedgerCaller]]
 ) -> None:
     """Insert refusals into the minute's next free slots; the last slot is shared by all others."""
     if not those:

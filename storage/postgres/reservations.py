@@ -9,7 +9,7 @@ from psycopg import Cursor
 
 from mailprobe.storage.base.columns import micros
 from mailprobe.storage.commands import Extend, Settle
-from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
+from mailprobe.storage.postgres.driver.server import TransactionConnection, Writes
 from mailprobe.storage.postgres.ledgers import MOMENT
 from mailprobe.storage.records import Reservation, units_of
 
@@ -65,7 +65,7 @@ def drop_ended(writes: Writes, now: datetime, accounts: Sequence[int]) -> None:
     writes.add(END, list(accounts), micros(now))
 
 
-def extend(db: TransactionSession, now: datetime, commands: Sequence[Extend]) -> None:
+def extend(db: TransactionConnection, now: datetime, commands: Sequence[Extend]) -> None:
     if not commands:
         return
     until = {
@@ -94,13 +94,13 @@ def part_of(command: Settle) -> Part:
     return uuid_of(command.reservation), command.part
 
 
-def settled(db: TransactionSession, parts: Sequence[Part]) -> set[Part]:
+def settled(db: TransactionConnection, parts: Sequence[Part]) -> set[Part]:
     """Return those of the parts that are settled already."""
     rows = db.all(SETTLED, [[id for id, _ in parts], [part for _, part in parts]])
     return set(rows)
 
 
-def settle(db: TransactionSession, parts: dict[Part, Settle]) -> Cursor:
+def settle(db: TransactionConnection, parts: dict[Part, Settle]) -> Cursor:
     """Settle the parts; the cursor's rows are those not settled before. The accounts are locked."""
     commands = parts.values()
     ends = [command.ends for command in commands]

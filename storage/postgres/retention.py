@@ -18,7 +18,7 @@ from mailprobe.storage.postgres.driver.partitions import (
     first_instant_of,
     listed,
 )
-from mailprobe.storage.postgres.driver.server import UPKEEP_MS, TransactionSession
+from mailprobe.storage.postgres.driver.server import UPKEEP_MS, TransactionConnection
 from mailprobe.storage.records import Tier
 from mailprobe.storage.upkeep.retention import RECLAIMED as SHARED
 from mailprobe.storage.upkeep.retention import Part
@@ -48,7 +48,7 @@ CLOCKS_APART = timedelta(days=1)  # a clock that was behind has made the lists o
 
 
 def past_days(
-    db: TransactionSession, now: datetime, retention_days: Mapping[Tier, int]
+    db: TransactionConnection, now: datetime, retention_days: Mapping[Tier, int]
 ) -> list[Day]:
     """Return the days of usage that no tier keeps, and those whose lists are all past their
     retention: these lists follow in steps. Lists may still be made of today and yesterday.
@@ -64,7 +64,7 @@ def past_days(
 
 
 def _past_list_days(
-    db: TransactionSession,
+    db: TransactionConnection,
     days: Sequence[date],
     now: datetime,
     retention_days: Mapping[Tier, int],
@@ -76,7 +76,7 @@ def _past_list_days(
 
 
 def drop_day(
-    db: TransactionSession,
+    db: TransactionConnection,
     partitions: Partitions,
     day: Day,
     now: datetime,
@@ -108,7 +108,7 @@ class RowsToDrop:
 
 
 def rows_to_drop(
-    db: TransactionSession, now: datetime, retention_days: Mapping[Tier, int]
+    db: TransactionConnection, now: datetime, retention_days: Mapping[Tier, int]
 ) -> list[RowsToDrop]:
     """Return the days of usage that some tiers no longer keep, with these, but no past day."""
     found = []
@@ -121,7 +121,7 @@ def rows_to_drop(
     return found
 
 
-def drop_rows(db: TransactionSession, rows: RowsToDrop) -> None:
+def drop_rows(db: TransactionConnection, rows: RowsToDrop) -> None:
     """Delete a day's rows of some tiers; blocks no request."""
     db.execute(f"SET LOCAL statement_timeout = {UPKEEP_MS}")
     first, end = first_instant_of(rows.day), first_instant_of(rows.day + timedelta(days=1))

@@ -21,7 +21,7 @@ from mailprobe.storage.postgres.driver.partitions import (
     first_instant_of,
     listed,
 )
-from mailprobe.storage.postgres.driver.server import TransactionSession
+from mailprobe.storage.postgres.driver.server import TransactionConnection
 from mailprobe.storage.records import Caller
 
 C = TypeVar("C")
@@ -52,7 +52,7 @@ class PostgresDatabase:
     FOR_UPDATE = " FOR UPDATE"
     SKIP_LOCKED = " FOR UPDATE SKIP LOCKED"
 
-    def __init__(self, db: TransactionSession) -> None:
+    def __init__(self, db: TransactionConnection) -> None:
         self._db = db
 
     def now(self) -> datetime:

@@ -24,9 +24,13 @@ from mailprobe.storage.postgres import job_claims, jobs, leases, ledgers, retent
 from mailprobe.storage.postgres.driver.batch_executor import Work
 from mailprobe.storage.postgres.driver.database_thread import ThreadPool
 from mailprobe.storage.postgres.driver.partitions import Partitions
+from mailprobe.storage.postgres.driver.process_lock import ProcessLock
 from mailprobe.storage.postgres.driver.schema import prepare
-from mailprobe.storage.postgres.driver.server import UPKEEP_MS, PostgresServer, TransactionSession
-from mailprobe.storage.postgres.driver.session_lock import SessionLock
+from mailprobe.storage.postgres.driver.server import (
+    UPKEEP_MS,
+    PostgresServer,
+    TransactionConnection,
+)
 from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.postgres.work import Act, Callers, Reads, SingleWrites
 from mailprobe.storage.store import Store
@@ -35,7 +39,7 @@ from mailprobe.storage.upkeep import retention as shared_retention
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Transaction = Callable[[TransactionSession, Any], Any]
+Transaction = Callable[[TransactionConnection, Any], Any]
 
 UPKEEP_S = UPKEEP_MS / 1000 + ANSWER_S
 
@@ -72,7 +76,7 @@ async def open_postgres(
     cipher = Cipher(secret_key)
     await trio.to_thread.run_sync(prepare, server, cipher)
     partitions = Partitions()
-    session_lock = SessionLock(server)
+    session_lock = ProcessLock(server)
     async with AsyncExitStack() as stack:
         stack.callback(session_lock.close)
 
@@ -98,7 +102,7 @@ class PostgresExecutor:
     """Runs the commands of a store in one PostgreSQL database."""
 
     def __init__(
-        self, database_threads: Threads, partitions: Partitions, session_lock: SessionLock
+        self, database_threads: Threads, partitions: Partitions, session_lock: ProcessLock
     ) -> None:
         self._database_threads = database_threads
         self._partitions = partitions
@@ -197,11 +201,11 @@ def _bound(function: Callable[[PostgresDatabase], object]) -> Act:
     return lambda db: function(PostgresDatabase(db))
 
 
-def _change(db: TransactionSession, statement: str, values: Mapping[str, object]) -> None:
+def _change(db: TransactionConnection, statement: str, values: Mapping[str, object]) -> None:
     PostgresDatabase(db).change(statement, values)
 
 
-def _clock(db: TransactionSession) -> datetime:
+def _clock(db: TransactionConnection) -> datetime:
     """Assign a transaction id, so that the commit is written to the log and flushed to disk."""
     db.one("SELECT txid_current()")
     return db.now()

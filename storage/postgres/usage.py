@@ -44,7 +44,7 @@ from mailprobe.storage.postgres import outbox as messages
 from mailprobe.storage.postgres import rate_window as windows
 from mailprobe.storage.postgres import usage_log as usage
 from mailprobe.storage.postgres.driver.batch_executor import Raised
-from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
+from mailprobe.storage.postgres.driver.server import TransactionConnection, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller
 from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
@@ -78,7 +78,7 @@ class Marker:
     values: dict[str, tuple[object, ...]]
     outcomes: list[object]
 
-    def is_there(self, db: TransactionSession, fresh: Collection[reservations.Part]) -> bool:
+    def is_there(self, db: TransactionConnection, fresh: Collection[reservations.Part]) -> bool:
         """Return whether it was committed. `fresh` are the parts that this transaction has just settled."""
         for kind, statement in THERE.items():
             if kind in self.values:
@@ -95,7 +95,7 @@ class BatchMetering:
     repeatable: bool = True
 
     def __call__(
-        self, db: TransactionSession, asked: Sequence[BatchCommand], marker: Marker | None
+        self, db: TransactionConnection, asked: Sequence[BatchCommand], marker: Marker | None
     ) -> list[object]:
         return _MeteringBatch(db, asked).hold(marker)
 
@@ -108,7 +108,7 @@ class _MeteringBatch:
     0.1 ms and more, on both sides.
     """
 
-    def __init__(self, db: TransactionSession, asked: Sequence[BatchCommand]) -> None:
+    def __init__(self, db: TransactionConnection, asked: Sequence[BatchCommand]) -> None:
         self._db = db
         self._commands = asked
         self._answers: list[object] = [None] * len(asked)

@@ -8,7 +8,7 @@ from typing import Any
 from mailprobe.storage.base.columns import micros, usage_values
 from mailprobe.storage.base.periods import day_of, month_of, period_start_of
 from mailprobe.storage.postgres.driver.partitions import USAGE, check_partitions
-from mailprobe.storage.postgres.driver.server import TransactionSession, Writes
+from mailprobe.storage.postgres.driver.server import TransactionConnection, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller
 from mailprobe.storage.records import DAY_LIGHTS, DayLight, UsageRow
 
@@ -40,7 +40,7 @@ PERIODS = (
 Used = tuple[LedgerCaller, Sequence[UsageRow]]
 
 
-def check_days(db: TransactionSession, rows: Iterable[UsageRow]) -> None:
+def check_days(db: TransactionConnection, rows: Iterable[UsageRow]) -> None:
     """Raise PartitionsMissing for days without a partition, before the batch does any work."""
     check_partitions(db, {(USAGE, day_of(row.at)) for row in rows})
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from mailprobe.storage.commands import FindCaller
 from mailprobe.storage.postgres.accounts import callers
-from mailprobe.storage.postgres.driver.server import TransactionSession
+from mailprobe.storage.postgres.driver.server import TransactionConnection
 
-Act = Callable[[TransactionSession], object]
+Act = Callable[[TransactionConnection], object]
 CALLERS_MAX = 500  # key hashes looked up with one query
 
 
@@ -19,7 +19,7 @@ class SingleWrites:
     repeatable: bool = False
 
     def __call__(
-        self, db: TransactionSession, asked: Sequence[Act], marker: object
+        self, db: TransactionConnection, asked: Sequence[Act], marker: object
     ) -> list[object]:
         (act,) = asked
         db.begin()
@@ -36,7 +36,7 @@ class Reads:
     repeatable: bool = True
 
     def __call__(
-        self, db: TransactionSession, asked: Sequence[Act], marker: object
+        self, db: TransactionConnection, asked: Sequence[Act], marker: object
     ) -> list[object]:
         (act,) = asked
         return [act(db)]
@@ -50,6 +50,6 @@ class Callers:
     repeatable: bool = True
 
     def __call__(
-        self, db: TransactionSession, asked: Sequence[FindCaller], marker: object
+        self, db: TransactionConnection, asked: Sequence[FindCaller], marker: object
     ) -> list[object]:
         return list(callers(db, [command.sha256 for command in asked]))

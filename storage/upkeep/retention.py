@@ -23,10 +23,10 @@ from mailprobe.storage.contract import (
 )
 from mailprobe.storage.database import Database
 from mailprobe.storage.egresses import EGRESS_KEPT
-from mailprobe.storage.facts import KEPT_S_MAX as FACTS_KEPT_S_MAX
-from mailprobe.storage.facts import ROWS_MAX as FACT_ROWS_MAX
 from mailprobe.storage.list_jobs import list_claims, lists
 from mailprobe.storage.records import Tier
+from mailprobe.storage.shared_cache import KEPT_S_MAX as FACTS_KEPT_S_MAX
+from mailprobe.storage.shared_cache import ROWS_MAX as FACT_ROWS_MAX
 from mailprobe.storage.tolerances import store as tolerances
 
 TIDIED_MAX = 1000  # rows in one transaction: some milliseconds, so that no request waits long

@@ -16,7 +16,7 @@ from mailprobe.engine import Engine, EngineSettings, Verdict, in_order, open_ans
 from mailprobe.engine.dns.doh import DohTransport
 from mailprobe.engine.egress import EgressControl
 from mailprobe.engine.observer import NO_OBSERVER, Observer
-from mailprobe.engine.shared_knowledge import FactExchange
+from mailprobe.engine.shared_cache import SharedCache
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.leases.ledger import RefusalLedger
 from mailprobe.engine.testing.fake_network import FakeNetwork
@@ -55,7 +55,7 @@ async def open_test_engine(
     mint: Callable[[int], str] | None = None,
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
-    exchange: FactExchange | None = None,
+    exchange: SharedCache | None = None,
     refusals: RefusalLedger | None = None,
     egress_control: EgressControl | None = None,
     **settings: Any,

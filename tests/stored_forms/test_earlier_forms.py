@@ -30,7 +30,7 @@ from mailprobe.engine import Answer
 from mailprobe.engine.dns.messages import NoMail, Route
 from mailprobe.engine.dns.shared_routes import SharedRoutes
 from mailprobe.engine.reasons import VerdictCause
-from mailprobe.engine.shared_knowledge import Fact, FactKind, Listener
+from mailprobe.engine.shared_cache import Fact, FactKind, Listener
 from mailprobe.engine.smtp.pool.host_facts import resting_elsewhere
 from mailprobe.engine.verdict import Outcome, judge
 from mailprobe.storage.list_records import ListChunk

@@ -26,7 +26,7 @@ from mailprobe.api.cli.output.progress import statuses
 from mailprobe.api.cli.output.summary import Summary
 from mailprobe.api.cli.runner import raise_foremost
 from mailprobe.api.cli.source import OpenSource
-from mailprobe.api.cli.toolserver.toolbox import Report, SessionTool
+from mailprobe.api.cli.toolserver.toolbox import OfferedTool, Report
 from mailprobe.api.errors import CommandError, Misuse
 from mailprobe.api.listfile import ReadOptions, known_encoding
 from mailprobe.api.listfile.selection import Selection
@@ -135,9 +135,9 @@ class FileCleaner:
     is_local: bool
     _turn: trio.Lock = field(default_factory=trio.Lock)
 
-    def tool(self) -> SessionTool:
+    def tool(self) -> OfferedTool:
         schema = input_schema(CleanArguments, ARGUMENTS)
-        return SessionTool(define(NAME, TEXT, schema, OUTPUT), CleanArguments, self.clean)
+        return OfferedTool(define(NAME, TEXT, schema, OUTPUT), CleanArguments, self.clean)
 
     async def clean(self, taken: CleanArguments, octets: bytes, report: Report) -> bytes:
         """Clean the file. Raises CommandError."""

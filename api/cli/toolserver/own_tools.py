@@ -12,7 +12,7 @@ from msgspec import Struct
 from mailprobe.api.cli.cleaning.passes import PATIENCE_S
 from mailprobe.api.cli.source import AnswerSource
 from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
-from mailprobe.api.cli.toolserver.toolbox import Report, SessionTool, Toolbox
+from mailprobe.api.cli.toolserver.toolbox import OfferedTool, Report, Toolbox
 from mailprobe.api.error_table import Links
 from mailprobe.api.mcp.tools import NEEDS_HEADER, READING, define, wide_tools
 from mailprobe.api.operations.operation import ToolText
@@ -82,12 +82,12 @@ def own_toolbox(
     cleaner = FileCleaner(lambda smtp: lambda: open_source(FILES, smtp), patience_s, is_local=True)
     wide = wide_tools(NEEDS_HEADER)
     tools = {
-        "verify_email": SessionTool(
+        "verify_email": OfferedTool(
             _definition("verify_email", OwnVerifyArguments, wide["verify_email"].definition),
             OwnVerifyArguments,
             verifier.verify,
         ),
-        "verify_batch": SessionTool(
+        "verify_batch": OfferedTool(
             _definition("verify_batch", BatchArguments, wide["verify_batch"].definition),
             BatchArguments,
             verifier.verify_batch,

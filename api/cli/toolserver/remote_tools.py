@@ -17,7 +17,7 @@ from mailprobe.api.cli.remote.service import TIMEOUT, check_server, on_this_mach
 from mailprobe.api.cli.remote.source import open_remote_source
 from mailprobe.api.cli.source import OpenSource
 from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
-from mailprobe.api.cli.toolserver.toolbox import CALLS_MAX, Report, SessionTool, Toolbox
+from mailprobe.api.cli.toolserver.toolbox import CALLS_MAX, OfferedTool, Report, Toolbox
 from mailprobe.api.error_table import ApiError
 from mailprobe.api.errors import CommandError
 from mailprobe.api.mcp.jsonrpc import UPSTREAM_FAILED, RpcFault
@@ -66,7 +66,7 @@ def remote_toolbox(
 
     service = _Service(client, server, keys)
     tools = {
-        name: SessionTool(tool.definition, tool.takes, partial(service.call, tool))
+        name: OfferedTool(tool.definition, tool.takes, partial(service.call, tool))
         for name, tool in wide_tools(NEEDS_SETTING).items()
     }
     tools["clean_file"] = FileCleaner(open_source, patience_s, is_local=False).tool()

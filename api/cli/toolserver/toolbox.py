@@ -13,7 +13,7 @@ Report = Callable[[float, float, str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionTool:
+class OfferedTool:
     """A tool: its definition, the type of its arguments, and what a call does.
 
     `perform` takes the arguments, decoded and as sent, and returns an object in JSON on one line.
@@ -32,7 +32,7 @@ class Toolbox:
     `elsewhere`: what to say of tools that it does not have. `notes` are said with each result.
     """
 
-    tools: Mapping[str, SessionTool]
+    tools: Mapping[str, OfferedTool]
     instructions: str
     docs_url: str
     elsewhere: Mapping[str, str] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from mailprobe.engine.net.dialer import Dial
 from mailprobe.engine.net.reactor import open_reactor
 from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.shared_knowledge import FactExchange
+from mailprobe.engine.shared_cache import SharedCache
 from mailprobe.engine.smtp.catchall import Domains
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.controls import SharedControls
@@ -39,7 +39,7 @@ async def open_dispatcher(
     mint: Callable[[int], str] | None = None,
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
-    exchange: FactExchange | None = None,
+    exchange: SharedCache | None = None,
     refusals: RefusalLedger | None = None,
 ) -> AsyncIterator[ProbeDispatcher]:
     """Layer 4. Leaving the block sends QUIT and closes every connection.
@@ -80,7 +80,7 @@ async def open_egresses(
     mint: Callable[[int], str] | None = None,
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
-    exchange: FactExchange | None = None,
+    exchange: SharedCache | None = None,
     refusals: RefusalLedger | None = None,
 ) -> AsyncIterator[EgressRouter]:
     """Layer 4 with the egresses of the settings; otherwise like open_dispatcher()."""
@@ -136,7 +136,7 @@ async def open_egresses(
             nursery.cancel_scope.cancel()
 
 
-def _fleet_facts(exchange: FactExchange | None) -> FleetFacts | None:
+def _fleet_facts(exchange: SharedCache | None) -> FleetFacts | None:
     return None if exchange is None else FleetFacts(exchange)
 
 

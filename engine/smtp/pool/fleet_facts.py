@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from mailprobe.engine.shared_knowledge import Fact, FactExchange
+from mailprobe.engine.shared_cache import Fact, SharedCache
 from mailprobe.engine.smtp.catchall import DOMAINS_MAX, Acceptance
 
 VALUES = {Acceptance.ALL: "all", Acceptance.SOME: "some"}
@@ -43,7 +43,7 @@ class EgressFacts(Protocol):
 class FleetFacts:
     """The listener of one engine, and what it keeps for hosts that are not known here yet."""
 
-    def __init__(self, exchange: FactExchange) -> None:
+    def __init__(self, exchange: SharedCache) -> None:
         self.exchange = exchange
         self._now = trio.lowlevel.current_clock().current_time
         self._egresses: dict[str, EgressFacts] = {}  # of this engine, by the name in keys

@@ -22,7 +22,7 @@ import trio
 from mailprobe.engine.dns.messages import Route
 from mailprobe.engine.dns.routes import Routes
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.shared_knowledge import KEPT_S_MAX, Fact
+from mailprobe.engine.shared_cache import KEPT_S_MAX, Fact
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, Domains
 from mailprobe.engine.smtp.host_memory import NAMES_OF_POOL_MAX, HostMemory
 from mailprobe.engine.smtp.pool.fleet_facts import NOT, VALUES, FleetFacts, KnownAcceptance

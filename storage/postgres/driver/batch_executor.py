@@ -26,7 +26,7 @@ from mailprobe.storage.postgres.driver.partitions import (
 from mailprobe.storage.postgres.driver.server import (
     END_STALLED,
     PostgresServer,
-    TransactionSession,
+    TransactionConnection,
     is_blocked,
     is_gone,
     is_lost,
@@ -63,7 +63,7 @@ class Work(Protocol[Q_contra]):
     def repeatable(self) -> bool: ...
 
     def __call__(
-        self, db: TransactionSession, asked: Sequence[Q_contra], marker: Any
+        self, db: TransactionConnection, asked: Sequence[Q_contra], marker: Any
     ) -> list[object]: ...
 
 
@@ -138,7 +138,7 @@ class BatchExecutor(Generic[Q]):
                 elif not was_there:
                     raise
 
-    def _session(self, until: float) -> TransactionSession:
+    def _session(self, until: float) -> TransactionConnection:
         """Connect; after an uncertain commit, retry until `until`."""
         if self._db is not None and is_gone(self._db):
             self.close()
@@ -151,7 +151,7 @@ class BatchExecutor(Generic[Q]):
                 if time.monotonic() > until:
                     raise
                 time.sleep(RETRY_S)
-        return TransactionSession(self._db, self._now, self._partitions.known)
+        return TransactionConnection(self._db, self._now, self._partitions.known)
 
     def _clear_up(self, error: Exception) -> None:
         if self._db is None:
@@ -161,7 +161,7 @@ class BatchExecutor(Generic[Q]):
             self.close()
             return
         try:
-            TransactionSession(self._db, None).rollback()
+            TransactionConnection(self._db, None).rollback()
         except psycopg.Error:
             self.close()
 

@@ -11,7 +11,7 @@ from psycopg import errors, sql
 
 from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.periods import day_of
-from mailprobe.storage.postgres.driver.server import TransactionSession
+from mailprobe.storage.postgres.driver.server import TransactionConnection
 
 AHEAD_DAYS = 3  # each run of apply_retention() creates them
 DDL_LOCK = 0x6D70_6461_7973  # "mpdays": one process at a time creates or drops partitions
@@ -35,7 +35,7 @@ class PartitionsMissing(Exception):
         self.days = days
 
 
-def check_partitions(db: TransactionSession, days: Set[Day]) -> None:
+def check_partitions(db: TransactionConnection, days: Set[Day]) -> None:
     """Raise PartitionsMissing for days without a partition, before the transaction does any work."""
     if not days <= db.partitions:
         raise PartitionsMissing(frozenset(days))
@@ -55,12 +55,12 @@ class Partitions:
     def forget(self) -> None:
         self.known = set()
 
-    def make_ahead(self, db: TransactionSession, now: datetime) -> None:
+    def make_ahead(self, db: TransactionConnection, now: datetime) -> None:
         today = day_of(now)
         ahead = [today + timedelta(days=n) for n in range(AHEAD_DAYS + 1)]
         self.make(db, [(table, day) for table in (USAGE, LINES) for day in ahead])
 
-    def make(self, db: TransactionSession, days: Iterable[Day]) -> None:
+    def make(self, db: TransactionConnection, days: Iterable[Day]) -> None:
         """Create the missing ones in a transaction of its own; attaching a table does not block inserts."""
         if not self.known.issuperset(days):
             self.known = self.known | listed(db)
@@ -76,14 +76,14 @@ class Partitions:
         db.execute("COMMIT")
         self.known = self.known | there | set(missing)
 
-    def drop(self, db: TransactionSession, day: Day) -> None:
+    def drop(self, db: TransactionConnection, day: Day) -> None:
         """Drop this partition, if it is there, in the caller's transaction."""
         db.execute("SELECT pg_advisory_xact_lock(%s)", [DDL_LOCK])
         db.db.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(table_of(day)))
         self.known = self.known - {day}
 
 
-def listed(db: TransactionSession) -> set[Day]:
+def listed(db: TransactionConnection) -> set[Day]:
     return {
         (parent, date.fromisoformat(name.removeprefix(f"{parent}_")))
         for parent, name in db.all(LISTED)
@@ -98,7 +98,7 @@ def first_instant_of(day: date) -> int:
     return micros(datetime.combine(day, time(), UTC))
 
 
-def _make(db: TransactionSession, day: Day) -> None:
+def _make(db: TransactionConnection, day: Day) -> None:
     parent, table = sql.Identifier(day[0]), table_of(day)
     begins = first_instant_of(day[1])
     bounds = sql.Literal(begins), sql.Literal(begins + 86_400_000_000)

@@ -14,7 +14,7 @@ from mailprobe.release import version as program_version
 from mailprobe.storage.base.encryption import CHECK_NAME, Cipher, check_value, is_key_of
 from mailprobe.storage.base.schema_state import NEWEST, VERSIONS, SchemaState
 from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.postgres.driver.server import SCHEMA, PostgresServer, TransactionSession
+from mailprobe.storage.postgres.driver.server import SCHEMA, PostgresServer, TransactionConnection
 
 SCRIPTS = Path(__file__).parents[2] / "schema" / "postgres"
 MIGRATING_LOCK = 0x6D61_696C_7072  # "mailpr"
@@ -41,7 +41,7 @@ def prepare(server: PostgresServer, cipher: Cipher, *, moving: bool = False) -> 
         if db.info.server_version < OLDEST:
             raise StoreBroken(f"{server.name} is older than PostgreSQL {OLDEST // 10_000}")
         _check_sessions(server, db)
-        _prepare(server, TransactionSession(db, None), cipher, moving)
+        _prepare(server, TransactionConnection(db, None), cipher, moving)
     except psycopg.Error as error:
         raise server.as_unavailable(error) from error
     finally:
@@ -75,7 +75,9 @@ def _session_of(db: psycopg.Connection) -> int:
     return int(row[0])
 
 
-def _prepare(server: PostgresServer, db: TransactionSession, cipher: Cipher, moving: bool) -> None:
+def _prepare(
+    server: PostgresServer, db: TransactionConnection, cipher: Cipher, moving: bool
+) -> None:
     """Migrate in one transaction, so that a killed start can simply be repeated."""
     db.begin()
     db.execute(f"SET LOCAL lock_timeout = {MIGRATING_MS}")
@@ -95,7 +97,7 @@ def _prepare(server: PostgresServer, db: TransactionSession, cipher: Cipher, mov
     db.execute("COMMIT")
 
 
-def _version(server: PostgresServer, db: TransactionSession) -> int:
+def _version(server: PostgresServer, db: TransactionConnection) -> int:
     """Return the number of applied migrations; creates their table if it is missing."""
     if not db.one("SELECT 1 FROM pg_namespace WHERE nspname = %s", [SCHEMA]):
         db.execute(f"CREATE SCHEMA {SCHEMA}")
@@ -109,7 +111,7 @@ def _version(server: PostgresServer, db: TransactionSession) -> int:
     return state.found
 
 
-def _state(server: PostgresServer, db: TransactionSession) -> SchemaState:
+def _state(server: PostgresServer, db: TransactionConnection) -> SchemaState:
     """Read the schema's number and writer; 0 where there are no tables of ours."""
     (found,) = (
         db.one("SELECT coalesce(max(number), 0) FROM migrations")
@@ -121,11 +123,11 @@ def _state(server: PostgresServer, db: TransactionSession) -> SchemaState:
     return SchemaState(server.name, int(found), len(scripts_of_schema()), written_by)
 
 
-def _has(db: TransactionSession, table: str) -> bool:
+def _has(db: TransactionConnection, table: str) -> bool:
     return db.one("SELECT to_regclass(%s)", [f"{SCHEMA}.{table}"])[0] is not None
 
 
-def _keep_writer(db: TransactionSession) -> None:
+def _keep_writer(db: TransactionConnection) -> None:
     """Record this program's version for the schema, unless an earlier one brought it."""
     db.execute(VERSIONS)
     db.execute(
@@ -139,7 +141,7 @@ def schema_state(url: str) -> SchemaState:
     server = PostgresServer(url)
     db = server.connect()
     try:
-        session = TransactionSession(db, None)
+        session = TransactionConnection(db, None)
         session.begin()
         return _state(server, session)
     except psycopg.Error as error:
@@ -148,7 +150,7 @@ def schema_state(url: str) -> SchemaState:
         db.close()
 
 
-def _check_key(server: PostgresServer, db: TransactionSession, cipher: Cipher) -> None:
+def _check_key(server: PostgresServer, db: TransactionConnection, cipher: Cipher) -> None:
     """Check that this machine has the key of the first; otherwise it could read only its own secrets."""
     kept = db.one("SELECT value FROM store_properties WHERE name = %s", [CHECK_NAME])
     if kept is None or not kept[0]:  # emptied: a key was lost for good, and another begins

@@ -259,7 +259,7 @@ def is_gone(db: psycopg.Connection) -> bool:
     return bool(ready)
 
 
-class TransactionSession:
+class TransactionConnection:
     """What a transaction uses: the connection and the clock.
 
     The clock is the database's, which all machines share, unless `now` is given (in tests).
@@ -328,7 +328,7 @@ class Writes:
         self._statements.append(statement)
         self._values += values
 
-    def send(self, db: TransactionSession) -> None:
+    def send(self, db: TransactionConnection) -> None:
         if not self._statements:
             return
         *others, last = self._statements

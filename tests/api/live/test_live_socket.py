@@ -10,8 +10,8 @@ from trio_websocket import ConnectionRejected
 
 from mailprobe.api.keys import key_hash
 from mailprobe.api.live import server
+from mailprobe.api.live.connection import CREDIT, IDLE_S, PING_EVERY_S, PONG_S
 from mailprobe.api.live.server import LiveServer
-from mailprobe.api.live.session import CREDIT, IDLE_S, PING_EVERY_S, PONG_S
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.lists.test_lists import open_list_shop, send
 from tests.api.live.live_client import LIVE, Live, open_live, open_raw

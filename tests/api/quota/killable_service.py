@@ -27,7 +27,7 @@ from mailprobe.api.jobs import worker
 from mailprobe.api.quota import list_limits
 from mailprobe.api.rest import idempotency
 from mailprobe.storage.postgres.driver.batch_executor import BatchExecutor
-from mailprobe.storage.postgres.driver.server import TransactionSession
+from mailprobe.storage.postgres.driver.server import TransactionConnection
 from mailprobe.storage.sqlite.database_thread import Writer
 from tests.api import forking_service
 
@@ -94,9 +94,9 @@ def doom_sqlite(countdown: Countdown) -> None:
 
 
 def doom_postgres(countdown: Countdown) -> None:
-    execute, do = TransactionSession.execute, BatchExecutor.do
+    execute, do = TransactionConnection.execute, BatchExecutor.do
 
-    def execute_killable(self: TransactionSession, statement: str, values: Any = None) -> Any:
+    def execute_killable(self: TransactionConnection, statement: str, values: Any = None) -> Any:
         countdown.count_statement(statement)
         return execute(self, statement, values)
 
@@ -106,7 +106,7 @@ def doom_postgres(countdown: Countdown) -> None:
             countdown.count()
         return outcomes
 
-    TransactionSession.execute = execute_killable  # type: ignore[method-assign]
+    TransactionConnection.execute = execute_killable  # type: ignore[method-assign]
     BatchExecutor.do = do_killable  # type: ignore[method-assign]
 
 

@@ -13,7 +13,7 @@ from mailprobe.storage import open_store
 from mailprobe.storage.list_jobs import list_lines, lists
 from mailprobe.storage.postgres.driver import schema
 from mailprobe.storage.postgres.driver.partitions import LINES, LISTED
-from mailprobe.storage.postgres.driver.server import PostgresServer, TransactionSession
+from mailprobe.storage.postgres.driver.server import PostgresServer, TransactionConnection
 from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import assert_no_deadlock, open_once, query
@@ -125,7 +125,7 @@ async def test_reads_and_deletions_lock_one_day(store: Store, url: str, clock: C
     clock.advance(DAY_S)
     await running(store, caller, 1, id="next")
     with closing(PostgresServer(url, answer_s=60.0).connect()) as connection:
-        session = TransactionSession(connection, clock)
+        session = TransactionConnection(connection, clock)
         db = PostgresDatabase(session)
         partitions = set(await trio.to_thread.run_sync(days_of, url))
         locked = (

@@ -10,7 +10,7 @@ import pytest
 
 from mailprobe.storage.base import call_queue
 from mailprobe.storage.contract import OutcomeUnknown
-from mailprobe.storage.postgres.driver.server import TransactionSession
+from mailprobe.storage.postgres.driver.server import TransactionConnection
 from mailprobe.storage.records import Reservation
 from mailprobe.storage.store import Store
 from tests.storage.contract import list_calls as lists
@@ -32,10 +32,10 @@ def cut_commits(monkeypatch: pytest.MonkeyPatch, *, committed: bool, times: int 
 
     Returns the sessions that were cut, a list that grows.
     """
-    commit = TransactionSession.commit
+    commit = TransactionConnection.commit
     cuts: list[Any] = []
 
-    def commit_and_break(self: TransactionSession) -> None:
+    def commit_and_break(self: TransactionConnection) -> None:
         if len(cuts) >= times:
             commit(self)
             return
@@ -51,7 +51,7 @@ def cut_commits(monkeypatch: pytest.MonkeyPatch, *, committed: bool, times: int 
             copy.shutdown(socket.SHUT_RDWR)
         raise psycopg.OperationalError("the connection was cut")
 
-    monkeypatch.setattr(TransactionSession, "commit", commit_and_break)
+    monkeypatch.setattr(TransactionConnection, "commit", commit_and_break)
     return cuts
 
 

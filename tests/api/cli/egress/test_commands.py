@@ -10,7 +10,7 @@ import trio
 
 from mailprobe.storage import open_store
 from mailprobe.storage.egresses import EgressCount, EgressReport, ReplyCount
-from mailprobe.storage.facts import NewFact
+from mailprobe.storage.shared_cache import NewFact
 from mailprobe.storage.tolerances.records import LearnedTolerance, RefusalRequest, Refusals
 from tests.api.cli.test_account import RunCli, printed_object, refused, run_cli
 

@@ -12,7 +12,7 @@ from trio_websocket import WebSocketRequest, serve_websocket
 from mailprobe.api.cli.remote import runs
 from mailprobe.api.cli.remote.source import open_remote_source
 from mailprobe.api.errors import CommandError
-from mailprobe.api.live.session import CREDIT
+from mailprobe.api.live.connection import CREDIT
 from tests.api.live.test_hostile_clients import serving_live
 
 RESULT = {

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from mailprobe.api.cli.toolserver.session import serve_tools
+from mailprobe.api.cli.toolserver.protocol import serve_tools
 from mailprobe.api.cli.toolserver.toolbox import Toolbox
 
 INITIALIZE = {
@@ -20,7 +20,7 @@ INITIALIZE = {
 
 
 @dataclass
-class SessionClient:
+class ToolClient:
     """Sends messages to a session, and receives what it writes, line by line."""
 
     lines: trio.MemorySendChannel[bytes]
@@ -69,7 +69,7 @@ class SessionClient:
 
 
 @asynccontextmanager
-async def open_session(toolbox: Toolbox, *, begins: bool = True) -> AsyncIterator[SessionClient]:
+async def open_session(toolbox: Toolbox, *, begins: bool = True) -> AsyncIterator[ToolClient]:
     """A session with these tools, initialized if it `begins`.
 
     Its input ends with the block, and it must then end too.
@@ -79,7 +79,7 @@ async def open_session(toolbox: Toolbox, *, begins: bool = True) -> AsyncIterato
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_tools, toolbox, source, sink.send)
         async with lines:
-            client = SessionClient(lines, written)
+            client = ToolClient(lines, written)
             if begins:
                 await client.request("initialize", INITIALIZE)
                 await client.next()

@@ -17,7 +17,7 @@ from mailprobe.api.cli.toolserver.file_cleaning import in_arguments
 from mailprobe.api.cli.toolserver.own_tools import CALLS, FILES, own_toolbox
 from mailprobe.engine.verdict import FIELDS
 from tests.api.cli.test_clean import LIST, names_in, rows_of, written
-from tests.api.cli.toolserver.client import SessionClient, open_session
+from tests.api.cli.toolserver.client import ToolClient, open_session
 from tests.api.fake_source import FakeSource
 from tests.api.service_fixture import PLACES
 
@@ -47,7 +47,7 @@ class Opened:
 
 
 @asynccontextmanager
-async def own_session(opened: Opened | None = None) -> AsyncIterator[SessionClient]:
+async def own_session(opened: Opened | None = None) -> AsyncIterator[ToolClient]:
     async with open_session(own_toolbox((opened or Opened()).open, PLACES)) as client:
         with trio.fail_after(30):
             yield client

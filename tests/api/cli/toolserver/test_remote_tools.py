@@ -14,7 +14,7 @@ from mailprobe.api.errors import Misuse
 from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.cli.test_clean import names_in, written
-from tests.api.cli.toolserver.client import SessionClient, open_session
+from tests.api.cli.toolserver.client import ToolClient, open_session
 from tests.api.lists.test_lists import ended, open_list_shop
 from tests.api.mcp.tool_server import NAMES
 from tests.api.raw_http import serving
@@ -24,7 +24,7 @@ from tests.api.service_fixture import RunningService
 @asynccontextmanager
 async def remote_session(
     shop: RunningService, *, key: str | None = None, manages: bool = True
-) -> AsyncIterator[SessionClient]:
+) -> AsyncIterator[ToolClient]:
     keys = Keys(key or shop.key, shop.provisioning if manages else None)
     async with (
         serving(shop.app) as server,

@@ -13,7 +13,7 @@ import trio
 from mailprobe.engine import Answer, Engine, EngineSettings, open_answers, open_engine
 from mailprobe.engine.egress import Egress, Egresses
 from mailprobe.engine.net.dialer import Dial
-from mailprobe.engine.shared_knowledge import FactExchange
+from mailprobe.engine.shared_cache import SharedCache
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.egress.control import LocalEgressControl
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
@@ -127,7 +127,7 @@ async def open_engine_of(
     share: float = 0.5,
     permits: ConnectionBudget | None = None,
     control: type[Control] = Control,
-    exchange: FactExchange | None = None,
+    exchange: SharedCache | None = None,
     **settings: Any,
 ) -> AsyncIterator[Engine]:
     """An engine with these egresses; at its end nothing may be under way."""

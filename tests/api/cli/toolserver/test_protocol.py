@@ -9,8 +9,8 @@ import trio.testing
 from msgspec import Struct
 
 from mailprobe.api.cli.toolserver.lines import LINE_OCTETS_MAX
-from mailprobe.api.cli.toolserver.session import GRACE_S, UNSENT_MAX, serve_tools
-from mailprobe.api.cli.toolserver.toolbox import CALLS_MAX, Report, SessionTool, Toolbox
+from mailprobe.api.cli.toolserver.protocol import GRACE_S, UNSENT_MAX, serve_tools
+from mailprobe.api.cli.toolserver.toolbox import CALLS_MAX, OfferedTool, Report, Toolbox
 from mailprobe.api.errors import CommandError
 from mailprobe.api.mcp.outcomes import FRESH_MS, SERVER
 from mailprobe.engine.background import sole_exception
@@ -52,7 +52,7 @@ class Tools:
 
     def box(self, **more: Any) -> Toolbox:
         tools = {
-            name: SessionTool(
+            name: OfferedTool(
                 {"name": name, "inputSchema": {"type": "object"}}, Wait, getattr(self, name)
             )
             for name in ("wait", "fail", "crash")

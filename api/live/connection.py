@@ -62,7 +62,7 @@ NORMAL, GOING_AWAY = 1000, 1001  # RFC 6455 7.4.1
 CLOSE_CODES = 4000  # an error closes with this and its HTTP status
 
 
-class LiveSession:
+class LiveConnection:
     """A live socket that is open. `identify` returns its caller, or refuses a revoked key."""
 
     def __init__(

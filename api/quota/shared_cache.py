@@ -1,4 +1,4 @@
-"""Known facts: processes that share a store share what they learn of domains and mail hosts.
+"""The shared cache: processes that share a store share what they learn of domains and mail hosts.
 
 Once a second, a process writes what its engine has learned since, and reads what the others have
 written: a fact arrives about two seconds after it was learned, at the latest. A refusal is written
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 import trio
 
 from mailprobe.engine.background import running_loops
-from mailprobe.engine.shared_knowledge import Fact, FactKind, Listener, heed
+from mailprobe.engine.shared_cache import Fact, FactKind, Listener, heed
 from mailprobe.storage.base.lease_holders import new_holder
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.facts import NewFact, is_sound
+from mailprobe.storage.shared_cache import NewFact, is_sound
 from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.facts")
@@ -57,8 +57,8 @@ class _Pending:
     until: float
 
 
-class KnownFacts:
-    """One process's side; implements mailprobe.engine.shared_knowledge.FactExchange."""
+class StoredSharedCache:
+    """One process's side; implements mailprobe.engine.shared_cache.SharedCache."""
 
     def __init__(
         self, store: Store, shared: Count = count_nothing, absorbed: Count = count_nothing
@@ -122,7 +122,7 @@ class KnownFacts:
 
     def _note_unavailable(self, error: StoreUnavailable) -> None:
         if not self._is_store_away:
-            log.warning("store unavailable: queue=known facts error=%s", error)
+            log.warning("store unavailable: queue=shared cache error=%s", error)
         self._is_store_away = True
 
     async def _write(self) -> None:
@@ -164,7 +164,7 @@ class KnownFacts:
 
 
 @asynccontextmanager
-async def exchanging(facts: KnownFacts | None) -> AsyncIterator[None]:
+async def exchanging(facts: StoredSharedCache | None) -> AsyncIterator[None]:
     """Exchange facts for the length of the block: open the engine first, which listens."""
     if facts is None:
         yield

@@ -19,7 +19,7 @@ from secrets import randbits
 import psycopg
 
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.postgres.driver.server import PostgresServer, TransactionSession
+from mailprobe.storage.postgres.driver.server import PostgresServer, TransactionConnection
 
 RETRY_S = 0.1
 CLOSING_S = 1.0
@@ -43,7 +43,7 @@ ENDED = (
 )
 
 
-class SessionLock:
+class ProcessLock:
     """Holds one session, in a thread, from `start()` to `close()`; replaces it when it is lost."""
 
     def __init__(self, server: PostgresServer) -> None:
@@ -57,7 +57,7 @@ class SessionLock:
     def start(self) -> None:
         """Start holding a session, unless that was begun before."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="SessionLock", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="ProcessLock", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
@@ -107,6 +107,6 @@ class SessionLock:
         self.changes += 1
 
 
-def ended_sessions(db: TransactionSession, numbers: list[int]) -> list[int]:
+def ended_sessions(db: TransactionConnection, numbers: list[int]) -> list[int]:
     """Return those of these sessions that have ended, as far as this server can tell."""
     return [number for (number,) in db.all(ENDED, [numbers])]

@@ -10,17 +10,17 @@ import pytest
 import trio
 
 from mailprobe.api.quota.connection_leases import open_leases
-from mailprobe.api.quota.known_facts import (
+from mailprobe.api.quota.shared_cache import (
     EXCHANGE_S,
     REFRESH_S,
     START_S,
-    KnownFacts,
+    StoredSharedCache,
     exchanging,
 )
-from mailprobe.api.serve import deployment_of, known_facts_of
+from mailprobe.api.serve import deployment_of, shared_cache_of
 from mailprobe.api.settings import Settings
 from mailprobe.engine import Engine
-from mailprobe.engine.shared_knowledge import Fact
+from mailprobe.engine.shared_cache import Fact
 from mailprobe.engine.smtp.pool.host_facts import APART_SHARE, LATER_S, WORDS
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import SendLine
@@ -28,7 +28,7 @@ from mailprobe.engine.testing.host_profiles import SPAMHAUS
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.facts import NewFact
+from mailprobe.storage.shared_cache import NewFact
 from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.stores import store_settings
 from tests.engine.engine_runs import (
@@ -66,7 +66,7 @@ async def machine(
     **settings: Any,
 ) -> AsyncIterator[Engine]:
     """An engine that shares what it knows, and its connections as services do."""
-    facts = KnownFacts(store)
+    facts = StoredSharedCache(store)
     leased = open_leases(store, CONNECTIONS, facts.refresh) if leases else nullcontext()
     async with (
         leased as permits,
@@ -245,7 +245,7 @@ async def test_facts_that_make_no_sense_are_ignored(autojump_clock, faults):
     """They reach the engine although the store would refuse most of them."""
     async with open_fake_network() as network:
         network.add("shop.test", MailHost())
-        facts = KnownFacts(new_store())
+        facts = StoredSharedCache(new_store())
         async with open_test_engine(network, exchange=facts, helo_name=HELO) as engine:
             for kind, key, value, left_s in FACTS:
                 facts.heed(Fact(kind, key, value, left_s))
@@ -261,7 +261,7 @@ async def test_an_absurd_end_is_cut_to_that_of_its_kind(autojump_clock):
     async with open_fake_network() as network:
         host = MailHost()
         network.add("shop.test", host)
-        facts = KnownFacts(new_store())
+        facts = StoredSharedCache(new_store())
         async with open_test_engine(network, exchange=facts, helo_name=HELO) as engine:
             backoff = '["REFUSED_BY_POLICY","x",9999999]'
             facts.heed(Fact("backoff", f"{HELO} name mx.shop.test", backoff, 1e15))
@@ -317,7 +317,7 @@ async def test_probing_never_waits_for_the_store(autojump_clock, caplog, hangs):
 
 @pytest.mark.parametrize(("hangs", "within_s"), [(False, 0.0), (True, REFRESH_S)])
 async def test_a_permit_hardly_waits_for_what_others_were_refused(autojump_clock, hangs, within_s):
-    facts = KnownFacts(cast(Any, BrokenStore(hangs=hangs)))
+    facts = StoredSharedCache(cast(Any, BrokenStore(hangs=hangs)))
     began = trio.current_time()
     await facts.refresh()
     assert trio.current_time() - began == pytest.approx(within_s)
@@ -325,7 +325,7 @@ async def test_a_permit_hardly_waits_for_what_others_were_refused(autojump_clock
 
 async def test_the_facts_that_wait_to_be_written_are_bounded(autojump_clock):
     store = new_store()
-    facts = KnownFacts(store)
+    facts = StoredSharedCache(store)
     for number in range(50_000):
         facts.share(Fact("route", f"00000000 d{number}.test", '[[],"none"]', 60))
     facts.share(Fact("strike", f"{HELO} mx.shop.test", "", 60))
@@ -355,7 +355,7 @@ async def test_two_services_with_one_database_share(tmp_path):
         open_store(database, secret_key=SECRET) as other,
     ):
         network.add("shop.test", host)
-        one, two = KnownFacts(its), KnownFacts(other, absorbed=count)
+        one, two = StoredSharedCache(its), StoredSharedCache(other, absorbed=count)
         async with (
             open_test_engine(network, exchange=one, helo_name=HELO) as engine,
             open_test_engine(network, exchange=two, helo_name=HELO) as neighbour,
@@ -378,4 +378,4 @@ def test_the_only_process_of_a_store_shares_nothing(database, workers, shares):
     secret = {"MAILPROBE_SECRET_KEY": base64.b64encode(SECRET).decode()}
     settings = Settings.read({"MAILPROBE_DATABASE": database, **secret})
     deployment = deployment_of(settings, workers, None)
-    assert (known_facts_of(settings, new_store(), None, deployment) is not None) == shares
+    assert (shared_cache_of(settings, new_store(), None, deployment) is not None) == shares

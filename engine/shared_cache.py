@@ -1,11 +1,11 @@
-"""Facts that engines of one fleet share, each with a key and an end, through a `FactExchange`.
+"""The shared cache: facts that the engines of one fleet exchange, each with a key and an end.
 
 A fact is what one engine has learned and every other would learn by itself, at the cost of
 another refusal, another random recipient or another query. An engine shares what it has found
 itself, never what it heard, so no fact outlives its first end. Who listens decides what a fact
 means here: what it does not understand is ignored, and what it has found itself goes first.
 
-No fact has a mailbox. Without an exchange nothing is shared, and nothing is computed for it.
+No fact has a mailbox. Without a shared cache nothing is shared, and nothing is computed for it.
 """
 
 from collections.abc import Callable
@@ -59,7 +59,7 @@ class Fact:
 Listener = Callable[[Fact], bool]  # whether it was of use; it ignores what it does not understand
 
 
-class FactExchange(Protocol):
+class SharedCache(Protocol):
     """Carries facts between engines. Synchronous; never calls a listener from within a call."""
 
     def share(self, fact: Fact) -> None:

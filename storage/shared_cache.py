@@ -1,4 +1,4 @@
-"""Facts about domains and mail hosts that processes share; none is about a mailbox or an account.
+"""The shared cache: facts about domains and mail hosts that processes exchange; none is about a mailbox or an account.
 
 The table is bounded by the end of each fact and by the rows of each kind, 200,000 in all: about
 100 MB. The oldest go first. Retention applies the bound, so there may be as many more as are
@@ -126,7 +126,7 @@ def read_facts(
     return FactsRead(found, rows[-1][0], more=len(rows) == most)
 
 
-class FactStore(StorePart):
+class SharedCacheStore(StorePart):
     """The part of the store that carries facts between processes."""
 
     write_facts = write(write_facts)

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from mailprobe.engine.egress import Egress
-from mailprobe.engine.shared_knowledge import Fact, FactKind, Listener, heed
+from mailprobe.engine.shared_cache import Fact, FactKind, Listener, heed
 from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.smtp.egress.worlds import A, B, World, answers_of, open_engine_of, open_world
 

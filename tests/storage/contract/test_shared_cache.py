@@ -2,7 +2,7 @@
 
 import pytest
 
-from mailprobe.storage.facts import KEPT_S_MAX, ROWS_MAX, WRITTEN_MAX, NewFact
+from mailprobe.storage.shared_cache import KEPT_S_MAX, ROWS_MAX, WRITTEN_MAX, NewFact
 from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import RETENTION, Clock
 
