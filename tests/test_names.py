@@ -72,6 +72,7 @@ OLD_WORDS = frozenset(
         "told",
         "heard",
         "stirred",
+        "agenda",
     ]
 )
 
@@ -83,6 +84,7 @@ ONE_SUBJECT = {
 }  # fmt: skip
 # Other words for a term of the glossary, in the names of files.
 OTHER_TERMS = {
+    "facts": "shared cache",
     "knowledge": "shared cache",
 }
 SIGN_INS = frozenset(

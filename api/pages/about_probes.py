@@ -16,7 +16,7 @@ from mailprobe.engine.smtp.patience import PATIENT_CONNECTIONS, PATIENT_READ_S, 
 from mailprobe.engine.smtp.pool.left_connections import LEFT_S
 from mailprobe.engine.smtp.pool.refusals import COLD_MAX
 from mailprobe.engine.smtp.probe import CONVERSATIONS_MAX
-from mailprobe.engine.smtp.session.limited import RECIPIENTS_MAX, REFUSALS_MAX
+from mailprobe.engine.smtp.session.recipient_limits import RECIPIENTS_MAX, REFUSALS_MAX
 from mailprobe.engine.smtp.session.session import IDLE_S
 from mailprobe.engine.smtp.session.transaction import RESETS_MAX
 from mailprobe.engine.smtp.throttle import (

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from mailprobe.bench.harness.figures import Figure, Result, Series
 from mailprobe.bench.harness.tables import new_table, number
-from mailprobe.engine.smtp.session.limited import REFUSALS_MAX as DEPTH_MAX
+from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX as DEPTH_MAX
 
 HOST_LIMIT = 4  # connections that hosts accept from an unknown client
 KNEE = 0.9  # of the best rate: more gain is not worth its cost

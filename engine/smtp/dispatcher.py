@@ -45,10 +45,10 @@ from mailprobe.engine.smtp.leases.refusal_leases import RefusalLeases
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.smtp.permits import Permits
 from mailprobe.engine.smtp.pool.catchall_tests import continue_test, refused_as_unknown
-from mailprobe.engine.smtp.pool.fleet_facts import FleetFacts
+from mailprobe.engine.smtp.pool.engine_shared_cache import EngineSharedCache
 from mailprobe.engine.smtp.pool.hedges import Hedges
 from mailprobe.engine.smtp.pool.host import HostFindings
-from mailprobe.engine.smtp.pool.host_facts import HostFacts, egress_of
+from mailprobe.engine.smtp.pool.host_shared_cache import HostSharedCache, egress_of
 from mailprobe.engine.smtp.pool.left_connections import LeftConnections
 from mailprobe.engine.smtp.pool.overview import resting_hosts, spent_budgets
 from mailprobe.engine.smtp.pool.pool import Pool
@@ -89,7 +89,7 @@ class ProbeDispatcher:
             "freed",
             "tolerances",
         ),
-        *("hedges", "host_facts", "host_memory", "is_out", "left_connections", "observer"),
+        *("hedges", "host_shared_cache", "host_memory", "is_out", "left_connections", "observer"),
         *("opening_clock", "operators", "patient_pools", "permits", "pools", "rules", "settings"),
     )
 
@@ -110,7 +110,7 @@ class ProbeDispatcher:
         controls: SharedControls | None = None,
         admission: ProbeAdmission | None = None,
         relief: Relief | None = None,
-        fleet: FleetFacts | None = None,
+        fleet: EngineSharedCache | None = None,
         refusals: RefusalLedger | None = None,
     ) -> None:
         """From `domains` to `relief`: of several dispatchers, one for each egress."""
@@ -150,13 +150,13 @@ class ProbeDispatcher:
         self.patient_pools = Pools(
             operators, self.host_memory, self._new_patient_pool, self._now, self.pools.at_address
         )
-        self.host_facts: HostFindings | None = None
+        self.host_shared_cache: HostFindings | None = None
         if fleet is not None:
             both = self.pools, self.patient_pools
             kept_s, memory = settings.cache_s, self.host_memory
-            facts = HostFacts(fleet, self.client, kept_s, routes, self.domains, memory, both)
+            facts = HostSharedCache(fleet, self.client, kept_s, routes, self.domains, memory, both)
             self.domains.listen(facts)
-            self.host_facts = facts
+            self.host_shared_cache = facts
         self.permits = Permits(
             settings.host_connections,
             OwnBudget(settings.host_connections) if permits is None else permits,
@@ -691,8 +691,8 @@ class ProbeDispatcher:
 
     def _new_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
         pool = Pool(addresses, name, host, self)
-        if self.host_facts is not None:
-            self.host_facts.pool_opened(pool, name)
+        if self.host_shared_cache is not None:
+            self.host_shared_cache.pool_opened(pool, name)
         return pool
 
     def _new_patient_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from mailprobe.engine import EngineSettings, open_answers
-from mailprobe.engine.smtp.session.limited import RECIPIENTS_MAX, REFUSALS_MAX
+from mailprobe.engine.smtp.session.recipient_limits import RECIPIENTS_MAX, REFUSALS_MAX
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import (
     Close,

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from mailprobe.engine import EngineSettings, Verdict, open_answers
-from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
+from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import (
     Close,

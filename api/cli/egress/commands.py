@@ -114,7 +114,7 @@ class _HostsOfEgress:
 def _hosts(settings: "Settings", names: Sequence[str]) -> dict[str, _HostsOfEgress]:
     from mailprobe.api.egress.tolerances import shown_tolerances
     from mailprobe.engine.shared_cache import Fact
-    from mailprobe.engine.smtp.pool.host_facts import resting_elsewhere
+    from mailprobe.engine.smtp.pool.host_shared_cache import resting_elsewhere
 
     async def read(store: "Store") -> dict[str, _HostsOfEgress]:
         facts: list[Fact] = []

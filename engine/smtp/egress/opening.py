@@ -24,7 +24,7 @@ from mailprobe.engine.smtp.egress.budgets import EgressBudgets
 from mailprobe.engine.smtp.egress.router import EgressRouter, ReadCause
 from mailprobe.engine.smtp.leases.ledger import RefusalLedger
 from mailprobe.engine.smtp.operators import MailOperators
-from mailprobe.engine.smtp.pool.fleet_facts import FleetFacts
+from mailprobe.engine.smtp.pool.engine_shared_cache import EngineSharedCache
 from mailprobe.engine.smtp.replies.rules import Rules
 
 
@@ -54,7 +54,7 @@ async def open_dispatcher(
         dispatcher = ProbeDispatcher(
             *(settings, routes, dial, rules, operators, nursery, mint, observer, reactor),
             permits,
-            fleet=_fleet_facts(exchange),
+            fleet=_engine_shared_cache(exchange),
             refusals=refusals,
         )
         for patient in (False, True):
@@ -88,7 +88,7 @@ async def open_egresses(
     budgets = None if permits is None else EgressBudgets(permits)
     domains: list[Domains] = []
     controls = SharedControls()
-    fleet = _fleet_facts(exchange)
+    fleet = _engine_shared_cache(exchange)
     async with open_reactor() as reactor, trio.open_nursery() as nursery:
 
         def new_dispatcher(row: Egress, router: EgressRouter) -> ProbeDispatcher:
@@ -136,8 +136,8 @@ async def open_egresses(
             nursery.cancel_scope.cancel()
 
 
-def _fleet_facts(exchange: SharedCache | None) -> FleetFacts | None:
-    return None if exchange is None else FleetFacts(exchange)
+def _engine_shared_cache(exchange: SharedCache | None) -> EngineSharedCache | None:
+    return None if exchange is None else EngineSharedCache(exchange)
 
 
 def settings_of(settings: EngineSettings, row: Egress) -> EngineSettings:

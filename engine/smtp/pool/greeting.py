@@ -13,7 +13,7 @@ from mailprobe.engine.smtp.pool.host import PoolHost
 from mailprobe.engine.smtp.pool.serving import ServedSession
 from mailprobe.engine.smtp.probe import EGRESS_FAILED_RULE, Cause
 from mailprobe.engine.smtp.replies.rules import Step
-from mailprobe.engine.smtp.session.causes import CONNECTION_ERRORS, cause_of
+from mailprobe.engine.smtp.session.failure_causes import CONNECTION_ERRORS, cause_of
 from mailprobe.engine.smtp.session.session import SmtpSession
 from mailprobe.engine.smtp.wire import RemoteProtocolError
 from mailprobe.engine.verdict import Outcome

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class HostFindings(Protocol):
-    """Shares what pools find with other engines; implemented by host_facts.HostFacts."""
+    """Shares what pools find with other engines; implemented by host_shared_cache.HostSharedCache."""
 
     def pool_opened(self, pool: "Pool", name: str) -> None: ...
     def refused_once(self, names: Iterable[str], cause: Cause) -> None: ...
@@ -50,7 +50,7 @@ class PoolHost(Protocol):
     left_connections: "LeftConnections"
     opening_clock: DeadlineClock
     host_memory: HostMemory
-    host_facts: "HostFindings | None"
+    host_shared_cache: "HostFindings | None"
     closing: bool
     applying: list["Pool"]  # those to which a session's effects are being applied
     freed: dict["Pool | None", None]  # capacity freed meanwhile

@@ -57,7 +57,7 @@ from mailprobe.engine.smtp.session.effects import (
     Settled,
 )
 from mailprobe.engine.smtp.session.host import IdleSession
-from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
+from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER, HostBackoff, Throttle
 from mailprobe.engine.smtp.tolerance.limits import BAN_RULE, Growth, Kind
 from mailprobe.engine.smtp.wire import Conversation, SmtpReply

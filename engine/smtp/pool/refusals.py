@@ -14,7 +14,7 @@ from mailprobe.engine.smtp.pool.lateness import LATE_SHARE_EWMA, Lateness
 from mailprobe.engine.smtp.pool.resting import end_backoff, record_failure
 from mailprobe.engine.smtp.probe import Cause
 from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
-from mailprobe.engine.smtp.session.causes import refusal_outcome
+from mailprobe.engine.smtp.session.failure_causes import refusal_outcome
 from mailprobe.engine.smtp.throttle import NEVER, NO_SILENCE, REFUSAL_BACKOFF_S
 from mailprobe.engine.smtp.wire import SmtpReply
 from mailprobe.engine.verdict import Outcome

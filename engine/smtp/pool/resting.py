@@ -95,7 +95,7 @@ def record_failure(
     pool.backoff_cause = cause
     if pool.backoff.until > rested_until:
         pool.dispatcher.observer.host_backed_off(refused=cause.about_us)
-    facts = pool.dispatcher.host_facts
+    facts = pool.dispatcher.host_shared_cache
     if facts is not None and not pool.backoff.active(now):
         facts.refused_once(pool.names, cause)
     if pool.backoff.active(now):

@@ -13,13 +13,13 @@ from mailprobe.engine.smtp.connection import SmtpConnection
 from mailprobe.engine.smtp.host_policy import start_tls
 from mailprobe.engine.smtp.pool.staffing import gives_way
 from mailprobe.engine.smtp.replies.rules import Step
-from mailprobe.engine.smtp.session.causes import (
+from mailprobe.engine.smtp.session.exchange import NOW
+from mailprobe.engine.smtp.session.failure_causes import (
     CONNECTION_ERRORS,
     Rerouted,
     cause_of,
     refused_command,
 )
-from mailprobe.engine.smtp.session.exchange import NOW
 from mailprobe.engine.smtp.session.session import SmtpSession
 from mailprobe.engine.smtp.wire import ConnectionLost, Overdue
 

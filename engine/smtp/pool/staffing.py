@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from mailprobe.engine.smtp.pool.lateness import FAR_S, LATE_REPLIES
 from mailprobe.engine.smtp.pool.resting import AVOID_S
-from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
+from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER
 from mailprobe.engine.smtp.wire import Conversation
 

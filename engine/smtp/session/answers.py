@@ -6,9 +6,7 @@ from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, decidin
 from mailprobe.engine.smtp.controls import HostControls, Treatment
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
-from mailprobe.engine.smtp.session.agenda import Agenda
 from mailprobe.engine.smtp.session.batch import CatchAllTest, Control, PendingProbe, RecipientBatch
-from mailprobe.engine.smtp.session.causes import refusal_outcome, requeue_uncounted
 from mailprobe.engine.smtp.session.confirmation import Confirmation
 from mailprobe.engine.smtp.session.effects import (
     ClockSuspended,
@@ -18,8 +16,10 @@ from mailprobe.engine.smtp.session.effects import (
     RecipientRefused,
     TestEnded,
 )
+from mailprobe.engine.smtp.session.failure_causes import refusal_outcome, requeue_uncounted
 from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.session.limited import BY_CODE, SessionLimits
+from mailprobe.engine.smtp.session.next_batch import NextBatch
+from mailprobe.engine.smtp.session.recipient_limits import BY_CODE, SessionLimits
 from mailprobe.engine.smtp.session.recorder import SessionRecorder
 from mailprobe.engine.smtp.session.transaction import Transaction
 from mailprobe.engine.smtp.wire import CommandReply, Conversation, SmtpReply
@@ -41,7 +41,15 @@ class RecipientReplies:
     """Applies proven replies to recipients; one for each session."""
 
     __slots__ = (
-        *("_agenda", "_confirmation", "_conversation", "_emit", "_host", "_limits", "_recorder"),
+        *(
+            "_next_batch",
+            "_confirmation",
+            "_conversation",
+            "_emit",
+            "_host",
+            "_limits",
+            "_recorder",
+        ),
         *("_transaction", "fruitful", "tls_of_all", "tls_wanted"),
     )
 
@@ -51,7 +59,7 @@ class RecipientReplies:
         conversation: Conversation,
         limits: SessionLimits,
         transaction: Transaction,
-        agenda: Agenda,
+        next_batch: NextBatch,
         confirmation: Confirmation,
         recorder: SessionRecorder,
         emit: Emit,
@@ -61,7 +69,7 @@ class RecipientReplies:
         self._conversation = conversation
         self._limits = limits
         self._transaction = transaction
-        self._agenda = agenda
+        self._next_batch = next_batch
         self._confirmation = confirmation
         self._recorder = recorder
         self.fruitful = False  # a recipient was answered, and not with 421
@@ -147,7 +155,7 @@ class RecipientReplies:
             return
         again = not positive and self.objects_to_terms(asked, reading, to_all=False)
         if again:
-            self._agenda.send_again(asked)
+            self._next_batch.send_again(asked)
         elif not positive:
             at = self._conversation.now
             again = limits.hold(asked, reply, reading, batch.elsewhere, at)
@@ -171,7 +179,7 @@ class RecipientReplies:
                 asked.refused_by_limit(held.outcome, held.reading.rule, held.refusal)
                 requeue_uncounted(self._emit, asked)
             else:
-                self._agenda.test_again(asked)
+                self._next_batch.test_again(asked)
         for held in released.own:
             self._own_answer(held.asked, held.reply, held.reading)
         return released.of_connection
@@ -222,7 +230,7 @@ class RecipientReplies:
         if acceptance is Acceptance.SOME:
             self._confirmation.name_refused(now)
         if needs_second_test(controls, test, reply, reading):
-            self._agenda.add_second_test(test)
+            self._next_batch.add_second_test(test)
             return
         if acceptance is not Acceptance.UNANSWERED:
             controls.note_tested(domain, test.mailbox, acceptance, now)
@@ -255,7 +263,7 @@ class RecipientReplies:
         if probe.deferred_start:
             self._emit(ClockSuspended(probe))
         if not domain.testing:
-            self._agenda.add_test(probe)
+            self._next_batch.add_test(probe)
 
 
 def _speaks_of_refusals(reply: SmtpReply, reading: ReplyMeaning) -> bool:

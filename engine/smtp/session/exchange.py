@@ -21,10 +21,8 @@ from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp.pairing import OutOfStep
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.replies.rules import Step
-from mailprobe.engine.smtp.session.agenda import Agenda, Tenure
 from mailprobe.engine.smtp.session.answers import RecipientReplies
 from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, RecipientBatch
-from mailprobe.engine.smtp.session.causes import leave_untested, refused_command, requeue_uncounted
 from mailprobe.engine.smtp.session.confirmation import Confirmation
 from mailprobe.engine.smtp.session.effects import (
     BatchDone,
@@ -34,10 +32,16 @@ from mailprobe.engine.smtp.session.effects import (
     Emit,
     HeldBack,
 )
+from mailprobe.engine.smtp.session.failure_causes import (
+    leave_untested,
+    refused_command,
+    requeue_uncounted,
+)
 from mailprobe.engine.smtp.session.failures import Failures
 from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.session.limited import SessionLimits
+from mailprobe.engine.smtp.session.next_batch import NextBatch, Tenure
 from mailprobe.engine.smtp.session.proof import Proof, ProvenVerdict
+from mailprobe.engine.smtp.session.recipient_limits import SessionLimits
 from mailprobe.engine.smtp.session.recorder import SessionRecorder
 from mailprobe.engine.smtp.session.transaction import Transaction
 from mailprobe.engine.smtp.wire import (
@@ -60,7 +64,16 @@ class BatchExchange:
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
         *("_address", "_aside", "_conversation", "_emit", "_host", "_opening"),
-        *("agenda", "answers", "batch", "batches", "confirmation", "error", "failures", "is_late"),
+        *(
+            "next_batch",
+            "answers",
+            "batch",
+            "batches",
+            "confirmation",
+            "error",
+            "failures",
+            "is_late",
+        ),
         *("is_answered", "limits", "proof", "recorder", "tenure", "transaction"),
     )
 
@@ -81,15 +94,15 @@ class BatchExchange:
         self.transaction = transaction = Transaction(conversation, host, limits)
         self.proof = proof = Proof(host, conversation, transaction, recorder, emit)
         self.confirmation = confirmation = Confirmation(host, emit)
-        self.agenda = agenda = Agenda(
+        self.next_batch = next_batch = NextBatch(
             host, conversation, limits, transaction, proof, confirmation, emit
         )
         self.answers = answers = RecipientReplies(
-            host, conversation, limits, transaction, agenda, confirmation, recorder, emit
+            host, conversation, limits, transaction, next_batch, confirmation, recorder, emit
         )
-        self.tenure = tenure = Tenure(host, conversation, address, limits, agenda)
+        self.tenure = tenure = Tenure(host, conversation, address, limits, next_batch)
         self.failures = Failures(
-            host, conversation, limits, transaction, proof, agenda, answers, tenure, emit
+            host, conversation, limits, transaction, proof, next_batch, answers, tenure, emit
         )
         self.batch = self._aside = RecipientBatch([], False, False, [])  # under way
         self.batches = 0
@@ -219,13 +232,13 @@ class BatchExchange:
             proof.is_suspect or host.distrusted or host.slow_to_answer or now >= proof.held.until
         ):
             return proof.begin_quiet()
-        if self.agenda.again or not self.tenure.may_continue(now):
+        if self.next_batch.again or not self.tenure.may_continue(now):
             return None
-        asked = self.agenda.pick(now)
+        asked = self.next_batch.pick(now)
         if not asked:
             return None
         if self.transaction.must_open(asked):
-            self.agenda.open_next(asked)
+            self.next_batch.open_next(asked)
             return None
         batch = self._begin(asked, in_transaction=True)
         self._conversation.send(*batch.recipients)

@@ -3,10 +3,17 @@
 from mailprobe.engine.smtp.pairing import NamesAnother
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Step
-from mailprobe.engine.smtp.session.agenda import Agenda, Tenure
 from mailprobe.engine.smtp.session.answers import RecipientReplies
 from mailprobe.engine.smtp.session.batch import PendingProbe, RecipientBatch
-from mailprobe.engine.smtp.session.causes import (
+from mailprobe.engine.smtp.session.effects import (
+    Barren,
+    Distrusted,
+    Emit,
+    GaveWay,
+    IdledTooLong,
+    SessionFailed,
+)
+from mailprobe.engine.smtp.session.failure_causes import (
     GARBLED_RULE,
     REROUTED,
     Rerouted,
@@ -18,17 +25,10 @@ from mailprobe.engine.smtp.session.causes import (
     requeue_rerouted,
     requeue_uncounted,
 )
-from mailprobe.engine.smtp.session.effects import (
-    Barren,
-    Distrusted,
-    Emit,
-    GaveWay,
-    IdledTooLong,
-    SessionFailed,
-)
 from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.session.limited import SessionLimits
+from mailprobe.engine.smtp.session.next_batch import NextBatch, Tenure
 from mailprobe.engine.smtp.session.proof import Proof
+from mailprobe.engine.smtp.session.recipient_limits import SessionLimits
 from mailprobe.engine.smtp.session.transaction import Transaction
 from mailprobe.engine.smtp.wire import Conversation, Overdue, RemoteProtocolError
 from mailprobe.engine.verdict import Outcome
@@ -38,7 +38,16 @@ class Failures:
     """Ends the batches of one session that failed."""
 
     __slots__ = (
-        *("_agenda", "_answers", "_conversation", "_emit", "_host", "_limits", "_proof", "_tenure"),
+        *(
+            "_next_batch",
+            "_answers",
+            "_conversation",
+            "_emit",
+            "_host",
+            "_limits",
+            "_proof",
+            "_tenure",
+        ),
         "_transaction",
     )
 
@@ -49,7 +58,7 @@ class Failures:
         limits: SessionLimits,
         transaction: Transaction,
         proof: Proof,
-        agenda: Agenda,
+        next_batch: NextBatch,
         answers: RecipientReplies,
         tenure: Tenure,
         emit: Emit,
@@ -60,7 +69,7 @@ class Failures:
         self._limits = limits
         self._transaction = transaction
         self._proof = proof
-        self._agenda = agenda
+        self._next_batch = next_batch
         self._answers = answers
         self._tenure = tenure
 
@@ -130,7 +139,7 @@ class Failures:
             refused = batch.pop_unanswered()
             for asked in refused:
                 if self._answers.objects_to_terms(asked, batch.objection, to_all=True):
-                    self._agenda.send_again(asked)
+                    self._next_batch.send_again(asked)
                 else:
                     batch.unanswered.append(asked)
             if refused and not batch.unanswered:

@@ -13,15 +13,15 @@ from functools import partial
 from mailprobe.engine.smtp.probe import Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Step
 from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, RecipientBatch
-from mailprobe.engine.smtp.session.causes import (
+from mailprobe.engine.smtp.session.effects import Busy, Effect, Idle, SessionFailed
+from mailprobe.engine.smtp.session.exchange import NOW, BatchExchange
+from mailprobe.engine.smtp.session.failure_causes import (
     CONNECTION_ERRORS,
     cause_of,
     leave_untested,
     requeue_unanswered,
     requeue_uncounted,
 )
-from mailprobe.engine.smtp.session.effects import Busy, Effect, Idle, SessionFailed
-from mailprobe.engine.smtp.session.exchange import NOW, BatchExchange
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.wire import ClosedUnasked, Conversation, RemoteProtocolError, Stage
 
@@ -137,22 +137,22 @@ class SmtpSession:
             return self._prove() if self._must_prove else BY_TASK
         if exchange.limits.held:  # left only by a batch that was not answered to its end
             exchange.settle_limited()
-        if exchange.agenda.again:
-            exchange.agenda.requeue_again()
+        if exchange.next_batch.again:
+            exchange.next_batch.requeue_again()
         return self._then(self._pick) if self.effects else self._pick()
 
     def _pick(self) -> float | None:
         """Pick the recipients of the next batch; what is held may have to be proven before."""
         exchange = self.exchange
-        agenda, transaction = exchange.agenda, exchange.transaction
-        asked = agenda.pop_next()
+        next_batch, transaction = exchange.next_batch, exchange.transaction
+        asked = next_batch.pop_next()
         if not asked:
-            asked = agenda.pick(self.conversation.now)
+            asked = next_batch.pick(self.conversation.now)
             if asked and transaction.must_open(asked):
-                agenda.open_next(asked)
-                asked = agenda.pop_next()
+                next_batch.open_next(asked)
+                asked = next_batch.pop_next()
         if asked and self._must_prove and transaction.must_open(asked):
-            agenda.send_next(asked)
+            next_batch.send_next(asked)
             return self._then(self._prove) if self.effects else self._prove()
         return self._then(partial(self._send, asked)) if self.effects else self._send(asked)
 
@@ -164,7 +164,7 @@ class SmtpSession:
         tenure = self.exchange.tenure
         if tenure.is_leaving or tenure.spent:
             return self._finish()
-        if self.exchange.agenda.has_ended_some and self.host.any_waiting():
+        if self.exchange.next_batch.has_ended_some and self.host.any_waiting():
             return self._then(self._pick)  # others came in the place of those that ended unsent
         return self._begin_idle()
 
@@ -185,14 +185,14 @@ class SmtpSession:
         """Nothing is to be sent. Returns until when to wait."""
         exchange, conversation = self.exchange, self.conversation
         self._state, self.is_idle, self.is_woken = self._while_idle, True, False
-        idle_s = max(IDLE_S, self.host.read_s) if exchange.agenda.tests else IDLE_S
+        idle_s = max(IDLE_S, self.host.read_s) if exchange.next_batch.tests else IDLE_S
         self._idle_until = conversation.now + idle_s
         until = self._idle_until
         if self._must_prove:
             until = exchange.proof.begin_idle()
         elif exchange.confirmation.verdicts:
             until = self._idles_until()
-        self._emit(Idle(tests=bool(exchange.agenda.tests)))
+        self._emit(Idle(tests=bool(exchange.next_batch.tests)))
         return until
 
     def _idles_until(self) -> float:
@@ -241,7 +241,7 @@ class SmtpSession:
     def begin_tls(self) -> RecipientBatch:
         """STARTTLS follows, as the host demands. Returns the recipients that wait for it."""
         exchange = self.exchange
-        again = exchange.agenda.pop_again()
+        again = exchange.next_batch.pop_again()
         deadlines = [asked.deadline for asked in again if isinstance(asked, Probe)]
         if self.conversation.stage is Stage.MAIL:
             exchange.transaction.count_reset()
@@ -265,7 +265,7 @@ class SmtpSession:
         if cause is None:
             terms.tls_works()
             for asked in batch.pop_unanswered():
-                exchange.agenda.send_again(asked)
+                exchange.next_batch.send_again(asked)
             return
         for asked in batch.unanswered:
             if isinstance(asked, Probe):
@@ -290,9 +290,9 @@ class SmtpSession:
         may_send = not (exchange.has_failed or exchange.tenure.permit_lost or self._had_control)
         asked: list[PendingProbe] = []
         if may_send and self.conversation.usable:
-            asked = exchange.agenda.pick_tests(now)
+            asked = exchange.next_batch.pick_tests(now)
             if not asked:
-                control = exchange.agenda.last_control(now)
+                control = exchange.next_batch.last_control(now)
                 asked, self._had_control = [] if control is None else [control], True
         if asked:
             return self._then(partial(self._send, asked)) if self.effects else self._send(asked)
@@ -316,11 +316,11 @@ class SmtpSession:
     def end(self) -> None:
         """The session ends, or its task is cancelled: hand back all that is not answered."""
         exchange = self.exchange
-        batch, agenda = exchange.batch, exchange.agenda
+        batch, next_batch = exchange.batch, exchange.next_batch
         if self.is_idle:
             self._end_idle()
         exchange.limits.recall()
-        agenda.return_unsent(agenda.pop_next())
+        next_batch.return_unsent(next_batch.pop_next())
         exchange.failures.requeue_unproven()
         exchange.settle_limited()
         may_send = exchange.limits.may_send_control(accepted=True)
@@ -329,11 +329,11 @@ class SmtpSession:
             for probe in exchange.confirmation.withdraw_refusals():
                 requeue_uncounted(self._emit, probe)
         exchange.confirmation.end(self.conversation.now)
-        agenda.requeue_again()
+        next_batch.requeue_again()
         if exchange.tenure.permit_lost:
             requeue_unanswered(self._emit, batch.unanswered, batch.elsewhere)
         for asked in batch.pop_unanswered():
             if isinstance(asked, CatchAllTest):
                 leave_untested(self._emit, asked)
-        agenda.abandon()
+        next_batch.abandon()
         self._state = _nothing  # breaks a reference cycle

@@ -9,7 +9,7 @@ from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, domain_of
 from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.session.limited import RECIPIENTS_MAX, SessionLimits
+from mailprobe.engine.smtp.session.recipient_limits import RECIPIENTS_MAX, SessionLimits
 from mailprobe.engine.smtp.wire import Command, Conversation, Stage
 
 RESETS_MAX = 8  # Exim closes after 10 commands other than mail, RSET included

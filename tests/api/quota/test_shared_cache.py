@@ -21,7 +21,7 @@ from mailprobe.api.serve import deployment_of, shared_cache_of
 from mailprobe.api.settings import Settings
 from mailprobe.engine import Engine
 from mailprobe.engine.shared_cache import Fact
-from mailprobe.engine.smtp.pool.host_facts import APART_SHARE, LATER_S, WORDS
+from mailprobe.engine.smtp.pool.host_shared_cache import APART_SHARE, LATER_S, WORDS
 from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
 from mailprobe.engine.testing.faults import SendLine
 from mailprobe.engine.testing.host_profiles import SPAMHAUS

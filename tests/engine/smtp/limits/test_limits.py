@@ -14,7 +14,7 @@ from mailprobe.engine.smtp.limits import (
     alike,
 )
 from mailprobe.engine.smtp.replies.rules import standard_rules
-from mailprobe.engine.smtp.session.limited import BY_CODE
+from mailprobe.engine.smtp.session.recipient_limits import BY_CODE
 
 REFUSAL = alike(550, "5.7.1 one only please")
 

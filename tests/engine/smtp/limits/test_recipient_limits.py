@@ -9,7 +9,7 @@ import trio
 from mailprobe.engine import Verdict, open_answers
 from mailprobe.engine.smtp.limits import FIRST_S, UNLIMITED, RecipientLimits
 from mailprobe.engine.smtp.probe import OBJECTIONS_MAX
-from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
+from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.faults import Late, SendLine
 from mailprobe.engine.testing.host_profiles import LIMIT_REPLIES, NO_PIPELINING, limited_host

@@ -10,12 +10,12 @@ from operator import attrgetter
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
 from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe
-from mailprobe.engine.smtp.session.causes import leave_untested, return_unsent
 from mailprobe.engine.smtp.session.confirmation import Confirmation
 from mailprobe.engine.smtp.session.effects import Emit, Requeued, Settled, TestEnded, TurnedAway
+from mailprobe.engine.smtp.session.failure_causes import leave_untested, return_unsent
 from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.session.limited import RECIPIENTS_MAX, SessionLimits
 from mailprobe.engine.smtp.session.proof import Proof
+from mailprobe.engine.smtp.session.recipient_limits import RECIPIENTS_MAX, SessionLimits
 from mailprobe.engine.smtp.session.transaction import Transaction
 from mailprobe.engine.smtp.tolerance.limits import Growth, Kind
 from mailprobe.engine.smtp.wire import Conversation
@@ -28,7 +28,7 @@ TURN_CHECK_S = 0.1  # after that, between two checks whether any does
 TEST_LEFT_S = 0.6  # of a request's clock: then its domain's test goes before other addresses
 
 
-class Agenda:
+class NextBatch:
     """The tests that a session has to send, and the choice of its next batch.
 
     What settles more addresses for a refusal goes first: a listed address settles itself, a test
@@ -444,7 +444,7 @@ class Tenure:
     """Whether one session may send more, and whether it is to leave."""
 
     __slots__ = (
-        *("_address", "_agenda", "_conversation", "_host", "_leaving", "_limits"),
+        *("_address", "_next_batch", "_conversation", "_host", "_leaving", "_limits"),
         *("_turn_ends", "permit_lost"),
     )
 
@@ -454,13 +454,13 @@ class Tenure:
         conversation: Conversation,
         address: str,
         limits: SessionLimits,
-        agenda: Agenda,
+        next_batch: NextBatch,
     ) -> None:
         self._host = host
         self._conversation = conversation
         self._address = address
         self._limits = limits
-        self._agenda = agenda
+        self._next_batch = next_batch
         self._leaving = False
         self._turn_ends = conversation.now + TURN_S
         self.permit_lost = False  # its task is about to be cancelled
@@ -468,7 +468,7 @@ class Tenure:
     @property
     def is_leaving(self) -> bool:
         """It sends QUIT as soon as nothing is unanswered."""
-        return self._leaving or self._agenda.is_over
+        return self._leaving or self._next_batch.is_over
 
     def leave(self) -> None:
         self._leaving = True
@@ -483,13 +483,13 @@ class Tenure:
         return (
             limits.left_here(self._conversation.now) <= 0
             or limits.recipients
-            >= RECIPIENTS_MAX - (not self._agenda.tests)  # the last is a test's
+            >= RECIPIENTS_MAX - (not self._next_batch.tests)  # the last is a test's
             or not self._conversation.usable
         )
 
     def may_continue(self, now: float) -> bool:
         """May it send another batch? Leaves if the permit is needed elsewhere."""
-        if self._leaving or self._agenda.is_over:
+        if self._leaving or self._next_batch.is_over:
             return False
         if now > self._turn_ends:
             self._turn_ends = now + TURN_CHECK_S

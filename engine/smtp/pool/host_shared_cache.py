@@ -25,7 +25,12 @@ from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.shared_cache import KEPT_S_MAX, Fact
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, Domains
 from mailprobe.engine.smtp.host_memory import NAMES_OF_POOL_MAX, HostMemory
-from mailprobe.engine.smtp.pool.fleet_facts import NOT, VALUES, FleetFacts, KnownAcceptance
+from mailprobe.engine.smtp.pool.engine_shared_cache import (
+    NOT,
+    VALUES,
+    EngineSharedCache,
+    KnownAcceptance,
+)
 from mailprobe.engine.smtp.probe import Cause
 from mailprobe.engine.smtp.throttle import HostBackoff
 from mailprobe.engine.verdict import LADDER, Outcome
@@ -76,12 +81,12 @@ def resting_elsewhere(facts: Iterable[Fact], egress: str) -> list[tuple[str, str
     return sorted(resting, key=lambda each: (-each[2], each[0]))
 
 
-class HostFacts:
+class HostSharedCache:
     """Shares what one dispatcher learns through one egress; the listener of its domains."""
 
     def __init__(
         self,
-        fleet: FleetFacts,
+        fleet: EngineSharedCache,
         egress: str,
         kept_s: float,
         routes: Routes,
@@ -110,7 +115,7 @@ class HostFacts:
         fleet.add(egress, self)
 
     def absorb(self, fact: Fact, subject: str) -> bool:
-        """See fleet_facts.EgressFacts."""
+        """See engine_shared_cache.EgressSharedCache."""
         return self._absorb[fact.kind](fact, subject)
 
     def pool_opened(self, pool: "Pool", name: str) -> None:
@@ -217,7 +222,7 @@ class HostFacts:
         ]
 
     def absorb_acceptance(self, name: str, domain: str, known: KnownAcceptance) -> bool:
-        """See fleet_facts.EgressFacts."""
+        """See engine_shared_cache.EgressSharedCache."""
         pool = self._pools[0].named(name)
         here = None if pool is None else self._domains.known(pool.host, domain)
         if pool is None or here is None:

@@ -21,7 +21,7 @@ from mailprobe.engine.smtp.limits import (
 from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
 from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
 from mailprobe.engine.smtp.session.batch import PendingProbe, RecipientBatch
-from mailprobe.engine.smtp.session.causes import refusal_outcome
+from mailprobe.engine.smtp.session.failure_causes import refusal_outcome
 from mailprobe.engine.smtp.session.host import SessionHost
 from mailprobe.engine.smtp.tolerance.limits import Kind
 from mailprobe.engine.smtp.wire import SmtpReply

@@ -30,8 +30,8 @@ class KnownAcceptance(NamedTuple):
     by: str = ""  # the egress that found so
 
 
-class EgressFacts(Protocol):
-    """Takes the facts about one egress; implemented by host_facts.HostFacts."""
+class EgressSharedCache(Protocol):
+    """Takes the facts about one egress; implemented by host_shared_cache.HostSharedCache."""
 
     def absorb(self, fact: Fact, subject: str) -> bool:
         """A fact about this egress; `subject` is its key without the egress. Was it of use?"""
@@ -40,17 +40,17 @@ class EgressFacts(Protocol):
         """What a domain accepts at the exchange of this name. Was it new here?"""
 
 
-class FleetFacts:
+class EngineSharedCache:
     """The listener of one engine, and what it keeps for hosts that are not known here yet."""
 
     def __init__(self, exchange: SharedCache) -> None:
         self.exchange = exchange
         self._now = trio.lowlevel.current_clock().current_time
-        self._egresses: dict[str, EgressFacts] = {}  # of this engine, by the name in keys
+        self._egresses: dict[str, EgressSharedCache] = {}  # of this engine, by the name in keys
         self._accepted: OrderedDict[tuple[str, str], KnownAcceptance] = OrderedDict()
         exchange.listen(("backoff", "strike", "acceptance"), self._absorb)
 
-    def add(self, egress: str, facts: EgressFacts) -> None:
+    def add(self, egress: str, facts: EgressSharedCache) -> None:
         """Pass on what is about this egress from now on."""
         self._egresses[egress] = facts
 
