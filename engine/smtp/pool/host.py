@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.hedges import Hedges
     from mailprobe.engine.smtp.pool.left_connections import LeftConnections
     from mailprobe.engine.smtp.pool.pool import Pool
+    from mailprobe.engine.smtp.pools import Pools
 
 
 class HostFindings(Protocol):
@@ -51,6 +52,7 @@ class PoolHost(Protocol):
     opening_clock: DeadlineClock
     host_memory: HostMemory
     host_shared_cache: "HostFindings | None"
+    pools: "Pools"  # of all hosts
     closing: bool
     applying: list["Pool"]  # those to which a session's effects are being applied
     freed: dict["Pool | None", None]  # capacity freed meanwhile

@@ -184,7 +184,7 @@ async def test_requests_of_fifty_lose_nothing(autojump_clock, bad):
 
 @pytest.mark.parametrize("patience_s", [60.0, 600.0])
 @pytest.mark.parametrize("postmaster", [True, False], ids=["postmaster", "no postmaster"])
-async def test_a_list_whose_first_addresses_are_wrong_is_told_whole(
+async def test_a_list_whose_first_addresses_are_wrong_gets_all_answers(
     autojump_clock, postmaster, patience_s
 ):
     """Nobody was accepted who could prove that the host judges, when its first refusals are used up."""
@@ -393,7 +393,7 @@ REFUSES = "550 5.1.1 <{rcpt}>: no such mailbox here"
 
 
 @pytest.mark.parametrize("reply", [None, REFUSES], ids=["accepts", "refuses"])
-async def test_a_list_is_told_nearly_whole_by_a_host_that_turns_once(autojump_clock, reply):
+async def test_a_list_gets_nearly_all_answers_of_a_host_that_turns_once(autojump_clock, reply):
     """It comes back when the host judges again, and asks each address a few times."""
     async with open_fake_network() as network:
         host = neutral_host(turn=Turn(20, reply=reply, rest_s=HOUR_S))
@@ -406,7 +406,7 @@ async def test_a_list_is_told_nearly_whole_by_a_host_that_turns_once(autojump_cl
 
 
 @pytest.mark.parametrize("passes", [1, 2])
-async def test_what_waits_at_a_host_that_turns_comes_back(autojump_clock, passes):
+async def test_addresses_that_wait_at_a_host_that_turns_come_back(autojump_clock, passes):
     async with open_fake_network() as network:
         network.add("shop.test", neutral_host(turn=Turn(3, reply=REFUSES)))
         async with open_checked_engine(network) as engine:
