@@ -1,5 +1,9 @@
 """Deadlines of look-ups, and of greetings: one task keeps all, instead of one task for each.
 
+The same task takes the turns of DNS endpoints. What happens to an endpoint marks it; when all
+that happens at this moment is done, each marked endpoint plans once. So nothing that a caller
+does while it is being called sends a query.
+
 The clock also counts the time in which this process did not run its tasks: a busy machine gave it
 no processor, or one task took long. An answer that came meanwhile was not read, so the time of a
 look-up does not run then. While there are deadlines, the clock wakes each BEAT_S and counts by how
@@ -20,6 +24,7 @@ STALL_GRACE_S = 0.02
 STALL_TURNS = 10  # of the event loop: enough for each connection to read what has come
 BEAT_S = 0.05
 LATE_S_LEAST = 0.001  # a wake-up is never quite in time
+FAULT_PAUSE_S = 1.0  # of a deadline that comes again, after a bug
 NEVER = float("inf")
 AWAKE = float("-inf")
 
@@ -52,20 +57,52 @@ class TimedObject(Protocol):
     def tick(self, now: float) -> None: ...
 
 
+class Timer:
+    """A deadline that comes again: `act` returns when it is due next, or NEVER."""
+
+    def __init__(self, clock: "DeadlineClock", act: Callable[[float], float]) -> None:
+        self._clock = clock
+        self._act = act
+        self.due = NEVER
+
+    @property
+    def over(self) -> bool:
+        return self.due == NEVER
+
+    def start(self, due: float) -> None:
+        """Be due then, unless it is due already."""
+        if self.due == NEVER:
+            self.due = due
+            self._clock.watch(self)
+
+    def tick(self, now: float) -> None:
+        try:
+            self.due = self._act(now)
+        except Exception:  # it comes again all the same
+            log_fault(self._act)
+            self.due = now + FAULT_PAUSE_S
+
+
+class Planner(Protocol):
+    """An object that plans in a turn, after something has happened to it."""
+
+    def plan(self, now: float) -> None: ...
+
+
 class DeadlineClock:
     """Calls `tick` of each timed object when it is due, and drops those that are over.
 
-    Nearly all are over long before they are due, so the clock seldom wakes.
+    Nearly all are over long before they are due, so the clock seldom wakes for them.
     """
 
     def __init__(self) -> None:
         self.now = trio.lowlevel.current_clock().current_time
         self._due: list[tuple[float, int, TimedObject]] = []  # a heap
         self._numbers = count()  # equal instants come in the order of `watch`
+        self._marked: dict[Planner, None] = {}
         self._sleep = trio.CancelScope()
+        self._task: trio.lowlevel.Task | None = None  # while nothing is marked or due
         self._wakes_at = AWAKE
-        self._ticking = False
-        self._afterwards: dict[Callable[[], None], None] = {}
         self._lost_s = 0.0  # until its latest wake-up
 
     @property
@@ -86,31 +123,40 @@ class DeadlineClock:
             self._wakes_at = due
             self._sleep.deadline = due
 
-    def afterwards(self, act: Callable[[], None]) -> None:
-        """Call `act` after all ticks that are due now; at once if no tick is running."""
-        if self._ticking:
-            self._afterwards[act] = None
-        else:
-            act()
+    def mark(self, planner: Planner) -> None:
+        """Let it plan in the next turn, once, however often it is marked until then."""
+        self._marked[planner] = None
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
 
     async def run(self) -> None:
         """Run until cancelled."""
         while True:
-            self._ticking = True
-            self.tick(trio.current_time())
-            self._ticking = False
-            acts, self._afterwards = self._afterwards, {}
-            for act in acts:
-                try:
-                    act()
-                except Exception:
-                    log_fault(act)
+            self.tick(self.now())
+            self._plan_marked()
             self._wakes_at = min(self._due[0][0], self.now() + BEAT_S) if self._due else NEVER
             with trio.CancelScope(deadline=self._wakes_at) as self._sleep:
-                await trio.sleep_forever()
+                while True:
+                    self._task = trio.lowlevel.current_task()
+                    await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
+                    self._plan_marked()
             await catch_up(self._wakes_at)
             self._lost_s += self._late_s
             self._wakes_at = AWAKE
+
+    def _stop_waiting(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def _plan_marked(self) -> None:
+        while self._marked:
+            planner = next(iter(self._marked))
+            del self._marked[planner]
+            try:
+                planner.plan(self.now())
+            except Exception:  # those who wait have deadlines of their own; the others go on
+                log_fault(planner.plan)
 
     def tick(self, now: float) -> None:
         while self._due and (self._due[0][2].over or self._due[0][0] <= now):

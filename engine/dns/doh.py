@@ -1,19 +1,22 @@
-"""The transport of DNS over HTTPS (RFC 8484): the bytes of one query to one endpoint.
+"""The transport of DNS over HTTPS (RFC 8484): all endpoints, and the task that takes their turns.
 
-The transport does not read DNS messages. Endpoints are named by IP
-address, because the system's resolver is never used.
+Endpoints are named by IP address, because the system's resolver is never used.
 """
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 import trio
 
-from mailprobe.engine.dns.connections import DohRequest, Settle
-from mailprobe.engine.dns.endpoint import DohEndpoint
-from mailprobe.engine.dns.response import DohResponse, TransportFailed
+from mailprobe.engine.background import contained, log_fault, supervised
+from mailprobe.engine.dns.connection import CLOSED, FAULT, DohConnection, Target
+from mailprobe.engine.dns.deadlines import DeadlineClock
+from mailprobe.engine.dns.endpoint import LOOKUPS_MAX, Endpoint, OpenCarrier
+from mailprobe.engine.dns.query_queue import Priority, Query
+from mailprobe.engine.dns.response import DNS_MESSAGE, DohResponse, HttpResponse, TransportFailed
 from mailprobe.engine.net.public_addresses import numeric
 
 if TYPE_CHECKING:
@@ -60,14 +63,119 @@ def check_doh_url(url: str) -> str:
     return f"{parts.scheme}://{where}{parts.path}" + (f"?{parts.query}" if parts.query else "")
 
 
-class Transport:
-    """DNS over HTTPS on real sockets: no redirect, no cookie, no proxy from the environment."""
+Settle = Callable[[DohResponse | TransportFailed], None]
 
-    def __init__(self, nursery: trio.Nursery, ca_file: str | None) -> None:
+
+class _DirectQuery(Query):
+    """A query that no look-up sends. No late one has to give way to it."""
+
+    __slots__ = ("_settle",)
+
+    def __init__(self, question: bytes, settle: Settle) -> None:
+        super().__init__("", question, {"": Priority.PROBE})
+        self.preempted = True
+        self._settle = settle
+
+    def received(self, result: DohResponse | TransportFailed) -> None:
+        self._settle(result)
+
+
+class _TaskCarrier:
+    """Carries queries by a transport that can only be awaited: each has a task of its own."""
+
+    capacity = LOOKUPS_MAX
+    leaving = worn = False
+
+    def __init__(
+        self,
+        transport: DohTransport,
+        url: str,
+        nursery: trio.Nursery,
+        owner: Endpoint,
+        capacity: int,
+        quota: float,
+    ) -> None:
+        self._transport = transport
+        self._url = url
+        self._nursery = nursery
+        self._owner = owner
+        self._scopes: dict[Query, trio.CancelScope] = {}
+
+    @property
+    def room(self) -> int:
+        return LOOKUPS_MAX - len(self._scopes)
+
+    def send(self, query: Query, now: float) -> None:
+        scope = self._scopes[query] = trio.CancelScope()
+        self._nursery.start_soon(contained, self._carry, query, scope)
+
+    def cancel(self, query: Query) -> None:
+        self._scopes.pop(query).cancel()
+
+    def retire(self) -> None:
+        """It is never worn."""
+
+    def fail(self) -> None:
+        """A fault of one query is not the others'."""
+
+    async def run(self) -> None:
+        self._owner.opened(is_http1=False)
+
+    async def _carry(self, query: Query, scope: trio.CancelScope) -> None:
+        result: HttpResponse | TransportFailed
+        with scope:
+            try:
+                octets = await self._transport.exchange(self._url, query.question)
+                result = HttpResponse(200, DNS_MESSAGE.encode(), body=octets)
+            except TransportFailed as error:
+                result = error
+            except OSError as error:
+                result = TransportFailed(str(error) or type(error).__name__)
+            except Exception:
+                log_fault(self._carry)
+                result = TransportFailed(FAULT)
+            if self._scopes.get(query) is scope:  # else it was cancelled meanwhile
+                del self._scopes[query]
+                self._owner.receive(query, result, None)
+                self._owner.mark()
+
+
+class Transport:
+    """The endpoints by URL; each is made when it is needed. Look-ups and direct queries share them.
+
+    With `exchange` it carries every query; otherwise over real sockets: no redirect, no
+    cookie, no proxy from the environment.
+    """
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        *,
+        ca_file: str | None = None,
+        exchange: DohTransport | None = None,
+    ) -> None:
+        self.clock = DeadlineClock()
         self._nursery = nursery
         self._ca_file = ca_file
+        self._exchange = exchange
         self._tls: ssl.SSLContext | None = None
-        self._endpoints: dict[str, DohEndpoint] = {}
+        self._endpoints: dict[str, Endpoint] = {}
+        self._closed = False
+        nursery.start_soon(supervised, self.clock.run)
+
+    def endpoint(self, url: str) -> Endpoint:
+        """The endpoint of this URL. Raises ValueError for one that check_doh_url refuses."""
+        endpoint = self._endpoints.get(url)
+        if endpoint is None:
+            open_carrier: OpenCarrier
+            if self._exchange is not None:
+                open_carrier = partial(_TaskCarrier, self._exchange, url, self._nursery)
+            else:
+                target = Target.of(check_doh_url(url), self._context)
+                open_carrier = partial(DohConnection, target, self.clock)
+            endpoint = Endpoint(url, self.clock, self._nursery, open_carrier)
+            self._endpoints[url] = endpoint
+        return endpoint
 
     async def exchange(self, url: str, query: bytes) -> bytes:
         return (await self.post(url, query)).octets
@@ -80,55 +188,37 @@ class Transport:
         """
         task = trio.lowlevel.current_task()
         results: list[DohResponse | TransportFailed] = []
-        waiting = False
 
         def settle(result: DohResponse | TransportFailed) -> None:
             results.append(result)
-            if waiting:
-                trio.lowlevel.reschedule(task)
+            trio.lowlevel.reschedule(task)
 
         def abort(_: object) -> trio.lowlevel.Abort:
             cancel()
             return trio.lowlevel.Abort.SUCCEEDED
 
+        if self._closed:
+            raise TransportFailed(CLOSED)
         cancel = self.begin(url, query, settle)
-        if results:
-            await trio.lowlevel.checkpoint()
-        else:
-            waiting = True
-            await trio.lowlevel.wait_task_rescheduled(abort)
+        await trio.lowlevel.wait_task_rescheduled(abort)
         [result] = results
         if isinstance(result, TransportFailed):
             raise result
         return result
 
     def begin(self, url: str, query: bytes, settle: Settle) -> Callable[[], None]:
-        """Send a query; call `settle` once with the response or the failure, perhaps at once.
+        """Send a query; call `settle` once with the response or the failure.
 
-        Returns a function that cancels the query; `settle` is then never called. Raises
-        ValueError for a URL that check_doh_url refuses.
+        That happens after this call, unless the transport is closed. Returns a function that
+        cancels the query; `settle` is then never called. Raises ValueError as `endpoint` does.
         """
-        endpoint = self._endpoint(url)
-        request = DohRequest(query, settle)
-        endpoint.submit(request)
-        return request.cancel
-
-    def subscribe_capacity(self, url: str, on_change: Callable[[int], None]) -> None:
-        """Call `on_change` with the number of requests that the endpoint takes at a time.
-
-        It is called at once, and when the number changes. Raises ValueError as `begin` does.
-        """
-        self._endpoint(url).subscribe_capacity(on_change)
-
-    def _endpoint(self, url: str) -> DohEndpoint:
-        endpoint = self._endpoints.get(url)
-        if endpoint is None:
-            checked = check_doh_url(url)
-            endpoint = self._endpoints.get(checked)
-            if endpoint is None:
-                endpoint = DohEndpoint(checked, self._nursery, self._context)
-            self._endpoints[url] = self._endpoints[checked] = endpoint
-        return endpoint
+        endpoint = self.endpoint(url)
+        direct = _DirectQuery(query, settle)
+        if self._closed:
+            settle(TransportFailed(CLOSED))
+        else:
+            endpoint.submit(direct)
+        return lambda: endpoint.cancel(direct)
 
     def _context(self) -> "ssl.SSLContext":
         if self._tls is None:
@@ -137,6 +227,8 @@ class Transport:
         return self._tls
 
     def close(self) -> None:
+        """Fail all queries, and take no others."""
+        self._closed = True
         for endpoint in self._endpoints.values():
             endpoint.close()
 
@@ -149,7 +241,7 @@ async def open_transport(ca_file: str | None = None) -> AsyncIterator[Transport]
     or else of the system. The authorities are read when the first connection needs them.
     """
     async with trio.open_nursery() as nursery:
-        transport = Transport(nursery, ca_file)
+        transport = Transport(nursery, ca_file=ca_file)
         try:
             yield transport
         finally:

@@ -1,8 +1,19 @@
-"""Reads the response to one HTTP/1.1 request, without a socket (RFC 9112)."""
+"""The client's side of one HTTP/1.1 connection, without a socket (RFC 9112)."""
 
 import re
 
-from mailprobe.engine.dns.response import FIELDS_OCTETS_MAX, HttpResponse, NotHttp, TooLong
+from mailprobe.engine.dns.response import (
+    DISCONNECTED,
+    FIELDS_OCTETS_MAX,
+    HttpResponse,
+    HttpState,
+    NotHttp,
+    Outcome,
+    Request,
+    TooLong,
+    TransportFailed,
+    overlong,
+)
 
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9])(?: [^\r\n\0]*)?")
 _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*?)[ \t]*")
@@ -12,12 +23,82 @@ INTERIM_MAX = 8  # responses of 1xx before the final one
 CHUNKS_MAX = 256  # of one response, which is mostly sent in one chunk
 
 
-def request(authority: str, target: str, kind: str, body: bytes) -> bytes:
-    """Encode a POST of this body, which accepts a response of the same content type."""
+def request_head(authority: str, target: str, kind: str, length: int) -> bytes:
+    """The head of a POST, which accepts a response of the same content type."""
     return (
         f"POST {target} HTTP/1.1\r\nHost: {authority}\r\nAccept: {kind}\r\n"
-        f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
-    ).encode("ascii") + body
+        f"Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n"
+    ).encode("ascii")
+
+
+class Http1Connection(HttpState[Request]):
+    """One request after the other. Its methods are those of http2.Http2Connection."""
+
+    streams_max = 1
+    abandoned = 0
+    full = False
+    taken = None
+
+    def __init__(self, *, body_octets_max: int) -> None:
+        super().__init__()
+        self._body_octets_max = body_octets_max
+        self._request: Request | None = None
+        self._reader = ResponseReader(body_octets_max)
+
+    @property
+    def room(self) -> int:
+        return int(self._request is None and not self.leaving)
+
+    @property
+    def under_way(self) -> int:
+        return int(self._request is not None)
+
+    @property
+    def spent(self) -> bool:
+        return self._request is None and self.leaving
+
+    def send_request(self, request: Request, head: bytes, body: bytes) -> int:
+        self._request = request
+        self._reader = ResponseReader(self._body_octets_max)
+        self._out += head + body
+        return 1
+
+    def cancel_request(self, number: int) -> None:
+        """End the connection: the next octets on it would answer the cancelled request."""
+        self._request, self.leaving = None, True
+
+    def retire(self) -> None:
+        self.leaving = True
+
+    def ping(self) -> None:
+        """HTTP/1.1 has none."""
+
+    def receive_data(self, octets: bytes) -> None:
+        if self._request is None:
+            self.leaving = True  # nobody has asked: what follows cannot be trusted
+            return
+        outcome: Outcome | None
+        try:
+            outcome = self._reader.receive_data(octets)
+        except TooLong:
+            outcome = overlong(self._body_octets_max)
+        except NotHttp as error:
+            outcome = TransportFailed(f"it sends {error}")
+        self._settle(outcome)
+
+    def receive_end(self) -> str:
+        """The server has closed the connection; say so in words."""
+        if self._request is not None:
+            self._settle(self._reader.receive_end())
+        self.leaving = True
+        cut = self._request is not None and self._reader.begun
+        return "the endpoint closed the connection in mid-answer" if cut else DISCONNECTED
+
+    def _settle(self, outcome: Outcome | None) -> None:
+        if outcome is not None and self._request is not None:
+            self._settled.append((self._request, outcome))
+            self._request = None
+            self.leaving = self._reader.last or not isinstance(outcome, HttpResponse)
 
 
 class ResponseReader:

@@ -6,13 +6,23 @@ refuses the rest. hpack reads the header blocks. The blocks that we send never u
 dynamic table (RFC 7541), so they need no state.
 """
 
-from collections.abc import Callable
 from struct import Struct
-from typing import Generic, TypeVar
+from typing import Generic
 
 import hpack
 
-from mailprobe.engine.dns.response import FIELDS_OCTETS_MAX, HttpResponse, NotHttp
+from mailprobe.engine.dns.response import (
+    DISCONNECTED,
+    FIELDS_OCTETS_MAX,
+    HttpResponse,
+    HttpState,
+    NotHttp,
+    Outcome,
+    Request,
+    StreamRefused,
+    TransportFailed,
+    overlong,
+)
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_OCTETS_MAX = 16_384  # the limit for a peer that has not raised it (RFC 9113 4.2)
@@ -24,6 +34,7 @@ WINDOW_MAX = 2**31 - 1
 WINDOW = 1024 * 1024  # octets that the server may send on all streams before WINDOW_UPDATE
 FRUITLESS_FRAMES_MAX = 2_000  # in a row that complete no response; a response takes two to ten
 OUT_OCTETS_MAX = 1024 * 1024  # that the server causes us to write and does not read
+RESETS_MAX = 200  # on one connection: servers that count them hang up after 500 to 1,000
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 8, 9
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITIZED = 1, 1, 4, 8, 32
@@ -50,25 +61,6 @@ _HEAD = Struct(">HBBBI")  # two octets of the length and its third; type, flags,
 _NUMBER = Struct(">I")
 _SETTING = Struct(">HI")
 
-Http2Request = TypeVar("Http2Request")
-
-
-class StreamRefused:
-    """The server has not processed this request; it may be sent again."""
-
-
-class StreamReset(str):
-    """The server reset the stream; the value is the name of the error code."""
-
-    __slots__ = ()
-
-
-class Overlong:
-    """The body had more octets than allowed; the rest is not read."""
-
-
-Outcome = HttpResponse | StreamRefused | StreamReset | Overlong
-
 
 def request_fields(authority: str, target: str, kind: str, length: int) -> bytes:
     """The header block of a POST. It can be reused on every connection."""
@@ -90,38 +82,39 @@ def request_fields(authority: str, target: str, kind: str, length: int) -> bytes
     return encoder.encode(fields)
 
 
-class _Stream(Generic[Http2Request]):
+class _Stream(Generic[Request]):
     __slots__ = ("body", "reply", "request")
 
-    def __init__(self, question: Http2Request) -> None:
-        self.request = question
+    def __init__(self, question: Request) -> None:
+        self.request: Request | None = question  # None: cancelled, but still open
         self.reply: HttpResponse | None = None
         self.body: bytes | bytearray = b""
 
 
-class Http2Connection(Generic[Http2Request]):
+class Http2Connection(HttpState[Request]):
     """Requests in, octets out; octets in, outcomes out.
 
-    `settle` is called once with each request's outcome, from within `receive_data`; it may
-    send another request. When the connection ends, the owner takes back the requests that
-    are not settled.
+    Each request has one outcome, unless it is cancelled or the connection ends before.
+    It takes at most `quota` requests: a server that ends its connections after a few answers
+    is not sent many requests that it would only give back. A cancelled request's stream is
+    reset. Servers end a connection with too many resets; so after RESETS_MAX of them a stream
+    is `abandoned`: it stays open, and the owner should use another connection.
     """
 
-    def __init__(
-        self, settle: Callable[[Http2Request, Outcome], None], *, body_octets_max: int
-    ) -> None:
-        self._settle = settle
+    def __init__(self, *, body_octets_max: int, quota: float = float("inf")) -> None:
+        super().__init__(PREFACE)
         self._body_octets_max = body_octets_max
-        self.out = bytearray(PREFACE)
+        self._quota = quota
+        self._resets = 0
+        self.abandoned = 0  # streams
         # A stream's window holds more than the longest body allowed. So it needs no
         # WINDOW_UPDATE, and a body that is too long is noticed.
         window = body_octets_max + FRAME_OCTETS_MAX
         settings = _SETTING.pack(ENABLE_PUSH, 0) + _SETTING.pack(INITIAL_WINDOW, window)
         self._write(SETTINGS, 0, 0, settings)
         self._write(WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW - WINDOW_AT_FIRST))
-        self.leaving = False  # no more requests may be sent
         self.taken: int | None = None  # requests that the server processes, once it said GOAWAY
-        self._streams: dict[int, _Stream[Http2Request]] = {}
+        self._streams: dict[int, _Stream[Request]] = {}
         self._next = 1
         self.streams_max = STREAMS_AT_FIRST  # open at a time
         self._greeted = False
@@ -136,38 +129,46 @@ class Http2Connection(Generic[Http2Request]):
         self._block: tuple[int, int, bytearray] | None = None  # stream, flags; not ended yet
 
     @property
-    def room(self) -> bool:
-        """Whether one more request may be sent now."""
-        return (
-            not self.leaving and len(self._streams) < self.streams_max and self._next <= STREAM_LAST
-        )
+    def room(self) -> int:
+        """How many more requests may be sent now."""
+        if self.leaving or self._next > STREAM_LAST:
+            return 0
+        return max(0, int(min(self.streams_max - len(self._streams), self._quota - self.sent)))
+
+    @property
+    def sent(self) -> int:
+        """How many requests were sent in all."""
+        return self._next // 2
+
+    @property
+    def full(self) -> bool:
+        """Whether it has taken its quota."""
+        return self.sent >= self._quota
 
     @property
     def under_way(self) -> int:
         return len(self._streams)
-
-    def requests(self) -> list[Http2Request]:
-        """The requests under way, in the order they were sent."""
-        return [stream.request for stream in self._streams.values()]
 
     @property
     def spent(self) -> bool:
         """Whether no request is under way and none can be sent any more."""
         return not self._streams and (self.leaving or self._next > STREAM_LAST)
 
-    def send_request(self, question: Http2Request, fields: bytes, body: bytes) -> int:
+    def send_request(self, question: Request, fields: bytes, body: bytes) -> int:
         """Send a request and return its stream. There must be room."""
         number = self._next
         self._next += 2
         self._fruitless = 0
         self._streams[number] = _Stream(question)
+        if self.full:
+            self.leaving = True
         size, length = len(fields), len(body)
         if self._blocked or length > self._window or length > self._stream_window:
             self._write(HEADERS, END_HEADERS, number, fields)
             self._blocked[number] = body, self._stream_window
             return number
         self._window -= length
-        self.out += b"".join(
+        self._out += b"".join(
             (
                 _HEAD.pack(size >> 8, size & 255, HEADERS, END_HEADERS, number),
                 fields,
@@ -177,31 +178,41 @@ class Http2Connection(Generic[Http2Request]):
         )
         return number
 
-    def forget(self, number: int) -> None:
-        """Drop a stream without resetting it: the connection is to end soon."""
-        self._streams.pop(number, None)
-        self._blocked.pop(number, None)
-
     def cancel_request(self, number: int) -> None:
-        """Reset a stream. Its request will not be settled."""
-        if self._streams.pop(number, None) is not None:
-            self._blocked.pop(number, None)
-            self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
+        """Reset a stream, or abandon it. Its request has no outcome."""
+        stream = self._streams.get(number)
+        if stream is None or stream.request is None:
+            return
+        if self._resets < RESETS_MAX:
+            self._resets += 1
+            self._reset(number)
+        else:
+            stream.request = None
+            self.abandoned += 1
 
-    def withdraw(self) -> list[Http2Request]:
-        """Remove and return the requests that are not settled, in the order they were sent."""
-        questions = self.requests()
-        self._streams.clear()
-        self._blocked.clear()
+    def retire(self) -> None:
+        """Take no more requests, and forget the abandoned streams: the connection ends soon."""
         self.leaving = True
-        return questions
+        for number in [number for number, each in self._streams.items() if each.request is None]:
+            self._streams.pop(number)
+            self._blocked.pop(number, None)
+        self.abandoned = 0
+
+    def _reset(self, number: int) -> None:
+        del self._streams[number]
+        self._blocked.pop(number, None)
+        self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
+
+    def receive_end(self) -> str:
+        """The server has closed the connection; say so in words."""
+        return DISCONNECTED
 
     def ping(self) -> None:
         """Send a PING, which the server must answer."""
         self._write(PING, 0, 0, bytes(8))
 
     def receive_data(self, octets: bytes) -> None:
-        """Read what the server sent, and settle the requests that it completes. Raises NotHttp."""
+        """Read what the server sent. Raises NotHttp."""
         buffer = self._buffer + octets if self._buffer else octets
         at, size = 0, len(buffer)
         try:
@@ -223,13 +234,13 @@ class Http2Connection(Generic[Http2Request]):
         if self._unacknowledged > WINDOW // 2:
             self._write(WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._unacknowledged))
             self._unacknowledged = 0
-        if len(self.out) > OUT_OCTETS_MAX:
+        if len(self._out) > OUT_OCTETS_MAX:
             raise NotHttp("more frames than are read")
 
     def _write(self, kind: int, flags: int, number: int, payload: bytes = b"") -> None:
         length = len(payload)
-        self.out += _HEAD.pack(length >> 8, length & 255, kind, flags, number)
-        self.out += payload
+        self._out += _HEAD.pack(length >> 8, length & 255, kind, flags, number)
+        self._out += payload
 
     def _receive_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         if not self._greeted:
@@ -311,6 +322,8 @@ class Http2Connection(Generic[Http2Request]):
             return
         if stream.reply is None:
             raise NotHttp("an answer without a head")
+        if stream.request is None:
+            payload = b""  # nobody reads it
         if not stream.body:
             stream.body = payload  # nearly always the whole body
         else:
@@ -318,19 +331,19 @@ class Http2Connection(Generic[Http2Request]):
                 stream.body = bytearray(stream.body)
             stream.body += payload
         if len(stream.body) > self._body_octets_max:
-            self.cancel_request(number)
-            self._settle(stream.request, Overlong())
+            self._reset(number)
+            self._settle(stream, overlong(self._body_octets_max))
         elif flags & END_STREAM:
             self._end(number, stream)
 
-    def _stream(self, number: int) -> _Stream[Http2Request] | None:
+    def _stream(self, number: int) -> _Stream[Request] | None:
         """The stream, or None if we have reset it or it has ended."""
         stream = self._streams.get(number)
         if stream is None and (number >= self._next or not number & 1):
             raise NotHttp("an answer to nothing")
         return stream
 
-    def _end(self, number: int, stream: _Stream[Http2Request]) -> None:
+    def _end(self, number: int, stream: _Stream[Request]) -> None:
         assert stream.reply is not None
         stream.reply.body = bytes(stream.body)
         if self._blocked.pop(number, None) is not None:
@@ -338,7 +351,13 @@ class Http2Connection(Generic[Http2Request]):
             self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
         del self._streams[number]
         self._fruitless = 0
-        self._settle(stream.request, stream.reply)
+        self._settle(stream, stream.reply)
+
+    def _settle(self, stream: _Stream[Request], outcome: Outcome) -> None:
+        if stream.request is None:
+            self.abandoned -= 1
+        else:
+            self._settled.append((stream.request, outcome))
 
     # -- the rest -----------------------------------------------------------------------------
 
@@ -349,11 +368,9 @@ class Http2Connection(Generic[Http2Request]):
             return
         del self._streams[number]
         self._blocked.pop(number, None)
+        words = f"the endpoint gave the question up ({CODES.get(code, f'code {code}')})"
         refused = code == REFUSED_STREAM
-        self._settle(
-            stream.request,
-            StreamRefused() if refused else StreamReset(CODES.get(code, f"code {code}")),
-        )
+        self._settle(stream, StreamRefused() if refused else TransportFailed(words))
 
     def _receive_settings(self, number: int, flags: int, payload: bytes) -> None:
         if number or len(payload) % 6:
@@ -387,12 +404,9 @@ class Http2Connection(Generic[Http2Request]):
         self.leaving = True
         last = _number(payload[:4]) & STREAM_LAST
         self.taken = min(last + 1, self._next - 1) // 2
-        # The latest first: the owner puts each one at the front of its queue.
-        for later in [number for number in reversed(self._streams) if number > last]:
+        for later in [number for number in self._streams if number > last]:
             self._blocked.pop(later, None)
-            stream = self._streams.pop(later, None)  # settling one request may cancel another
-            if stream is not None:
-                self._settle(stream.request, StreamRefused())
+            self._settle(self._streams.pop(later), StreamRefused())
 
     def _receive_window_update(self, number: int, payload: bytes) -> None:
         more = _number(payload) & WINDOW_MAX

@@ -16,14 +16,19 @@ send such names. So the queue keeps these rules:
 - A resolver that limits us is sent no more than its pace allows (pacing.py).
 
 So an account waits for others no longer than LATE_S, whatever they look up. Pure: no
-socket, no clock; the caller passes the time.
+socket, no clock, no call of anything else; the caller passes the time, and does what the
+plan says.
 """
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import chain
 
 from mailprobe.engine.dns.pacing import QueryPace
+from mailprobe.engine.dns.response import DohResponse, TransportFailed
 
 LATE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
 ZONE_LATE_MAX = 8  # more of one zone show that its name servers hang
@@ -35,34 +40,51 @@ REVIEW_S = 0.02  # between two searches for late queries while some wait
 class Priority(IntEnum):
     """What needs the answer; a smaller number goes first within an account."""
 
-    PROBE = 0  # layer 4's deadline is running
-    REQUEST = 1  # layer 3's deadline is running
-    LIST = 2  # its deadline starts with the first query
-    AGAIN = 3  # it gave way before
+    RETURNED = 0  # it had its turn, and no connection took it
+    PROBE = 1  # layer 4's deadline is running
+    REQUEST = 2  # layer 3's deadline is running
+    LIST = 3  # its deadline starts with the first query
+    AGAIN = 4  # it gave way before
 
 
 class Query(ABC):
     """A query to one resolver, wanted by one account or more.
 
     `wanted_by` is shared with the caller; the queue reads it when the query has to wait.
+    The endpoint calls the methods, after its turn and never from within a call of the caller's.
     """
 
-    __slots__ = ("account", "name", "preempted", "sent_at", "wanted_by")
+    __slots__ = ("account", "name", "preempted", "question", "sent_at", "tries", "wanted_by")
 
-    def __init__(self, name: str, wanted_by: dict[str, Priority]) -> None:
+    def __init__(self, name: str, question: bytes, wanted_by: dict[str, Priority]) -> None:
         self.name = name
+        self.question = question
         self.wanted_by = wanted_by
         self.account = ""  # the account whose turn it used
         self.sent_at: float | None = None  # None while it waits
         self.preempted = False
+        self.tries = 0  # that ended with their connections
+
+    def count_try(self) -> None:
+        self.tries += 1
+
+    def sent(self, now: float) -> None:  # noqa: B027 - not each needs to know
+        """Its turn has come: it is sent."""
+
+    def gave_way(self) -> None:  # noqa: B027
+        """It was cancelled because another one is sent in its place; it waits again."""
 
     @abstractmethod
-    def send(self, now: float) -> None:
-        """Its turn has come: send it. It may be answered, and released, at once."""
+    def received(self, result: DohResponse | TransportFailed) -> None:
+        """It is answered, or has failed. Nothing is called after this."""
 
-    @abstractmethod
-    def preempt(self) -> None:
-        """It gives way: cancel what was sent. It waits again."""
+
+@dataclass(frozen=True, slots=True)
+class QueryPlan:
+    """What the endpoint does now, in this order."""
+
+    stop: list[Query] = field(default_factory=list)  # cancel them: they give way
+    send: list[Query] = field(default_factory=list)
 
 
 class _AccountQueue:
@@ -80,26 +102,31 @@ class _AccountQueue:
         self.discard(query)
         self._waiting[priority][query] = None
 
-    def discard(self, query: Query) -> None:
+    def discard(self, query: Query) -> bool:
+        """Remove the query. False: it was not here."""
         for waiting in self._waiting:
-            waiting.pop(query, None)
+            if query in waiting:
+                del waiting[query]
+                return True
+        return False
 
     def first(self) -> Query:
         return next(iter(next(filter(None, self._waiting))))
+
+    def all(self) -> Iterator[Query]:
+        return chain.from_iterable(self._waiting)
 
 
 class QueryQueue:
     """The queries to one resolver: those under way, and those that wait for a slot."""
 
-    def __init__(self, capacity: int, pace: QueryPace | None = None) -> None:
-        self.capacity = capacity
+    def __init__(self, pace: QueryPace | None = None) -> None:
         self._pace = pace or QueryPace()
         self._sent: dict[Query, None] = {}  # the oldest first
         self._unwanted: dict[Query, None] = {}  # of those: their answers are not needed
         self.slots: dict[str, int] = {}  # queries under way, by account
         # In the order of their turns.
         self._by_account: OrderedDict[str, _AccountQueue] = OrderedDict()
-        self._advancing = False
 
     @property
     def waiting(self) -> bool:
@@ -109,135 +136,124 @@ class QueryQueue:
     def under_way(self) -> int:
         return len(self._sent)
 
-    def submit(self, query: Query, now: float) -> None:
-        """Send the query now if a slot is free, else when its turn comes."""
-        if not self._by_account and len(self._sent) < self.capacity and self._pace.ready(now):
-            self._send(query, next(iter(query.wanted_by)), now)
-            return
-        self._wait(query)
-        self.advance(now)
+    def holds(self, query: Query) -> bool:
+        """Whether the query is under way."""
+        return query in self._sent
+
+    def submit(self, query: Query) -> None:
+        """Let the query wait for its turn."""
+        for account, priority in query.wanted_by.items():
+            self._join(query, account, Priority.AGAIN if query.preempted else priority)
 
     def claim(self, query: Query, account: str, priority: Priority) -> None:
         """Another account wants it too: the earlier of their turns counts."""
         if query.sent_at is None:
-            self._join(query, account, priority)
+            self._join(query, account, Priority.AGAIN if query.preempted else priority)
 
-    def release(self, query: Query) -> None:
-        """The query is answered or cancelled: free its slot, or stop waiting.
-
-        The caller calls `advance` after its last release.
-        """
+    def remove(self, query: Query) -> bool:
+        """The query is answered or cancelled: free its slot, or stop waiting. False: it was not here."""
         if query in self._sent:
-            del self._sent[query]
-            self._unwanted.pop(query, None)
-            self._uncount(query)
-        else:
-            for account in query.wanted_by:
-                self.withdraw(query, account)
+            self._free_slot(query)
+            return True
+        waited = [self.withdraw(query, account) for account in query.wanted_by]
+        return any(waited)
 
-    def withdraw(self, query: Query, account: str) -> None:
-        """The account no longer waits for it."""
+    def withdraw(self, query: Query, account: str) -> bool:
+        """The account no longer waits for it. False: it did not."""
         queue = self._by_account.get(account)
-        if queue is not None:
-            queue.discard(query)
-            if not queue:
-                del self._by_account[account]
+        if queue is None or not queue.discard(query):
+            return False
+        if not queue:
+            del self._by_account[account]
+        return True
 
     def set_unwanted(self, query: Query) -> None:
         """Its answer is no longer needed: it gives way as soon as another one waits."""
         if query in self._sent:
             self._unwanted[query] = None
 
-    def advance(self, now: float) -> None:
-        """Send waiting queries while slots are free."""
-        if self._advancing:
-            return
-        self._advancing = True
-        try:
-            while (
-                self._by_account
-                and self._pace.ready(now)
-                and (len(self._sent) < self.capacity or self._drop_unwanted())
-            ):
-                account = self._next_account()
-                self._send_first(account, now)
-        finally:
-            self._advancing = False
+    def put_back(self, query: Query) -> None:
+        """It could not be sent after all: it waits again, as the first, if its answer is needed."""
+        is_unwanted = query in self._unwanted
+        self._free_slot(query)
+        query.sent_at = None
+        for account in query.wanted_by if not is_unwanted else ():
+            self._join(query, account, Priority.RETURNED)
+            self._by_account.move_to_end(account, last=False)
 
-    def review(self, now: float) -> None:
-        """Preempt late queries for those that wait, by the rules above."""
-        self.advance(now)
-        if not self._by_account or self._advancing or not self._pace.ready(now):
-            return
-        self._advancing = True
-        try:
-            late = _Late(self._sent, now)
-            for account in self._accounts_by_slots():
-                while (queue := self._by_account.get(account)) is not None and self._pace.ready(
-                    now
-                ):
-                    victim = late.victim(queue.first(), account, self.slots)
-                    if victim is None:
-                        break
-                    self._preempt(victim)
-                    self._send_first(account, now)
-        finally:
-            self._advancing = False
-        self.advance(now)  # some may have been answered at once
+    def all(self) -> list[Query]:
+        """The queries under way and those that wait."""
+        waiting = (queue.all() for queue in self._by_account.values())
+        return [*self._sent, *chain.from_iterable(waiting)]
+
+    def plan(self, now: float, free: int) -> QueryPlan:
+        """Send waiting queries while slots are free; so many are free now."""
+        plan = QueryPlan()
+        while self._by_account and self._pace.ready(now):
+            if free > 0:
+                free -= 1
+            elif self._unwanted:
+                plan.stop.append(self._drop_unwanted())
+            else:
+                break
+            plan.send.append(self._send_first(self._next_account(), now))
+        return plan
+
+    def review(self, now: float, free: int) -> QueryPlan:
+        """The same, and late queries give way to those that wait, by the rules above."""
+        plan = self.plan(now, free)
+        late = _Late(self._sent, now)
+        for account in self._accounts_by_slots():
+            while (queue := self._by_account.get(account)) is not None and self._pace.ready(now):
+                victim = late.victim(queue.first(), account, self.slots)
+                if victim is None:
+                    break
+                self._preempt(victim)
+                plan.stop.append(victim)
+                plan.send.append(self._send_first(account, now))
+        return plan
 
     # -- sending and recalling ---------------------------------------------------------------
 
-    def _send_first(self, account: str, now: float) -> None:
+    def _send_first(self, account: str, now: float) -> Query:
         query = self._by_account[account].first()
         for each in (account, *query.wanted_by):
             self.withdraw(query, each)
         if account in self._by_account:
             self._by_account.move_to_end(account)
-        self._send(query, account, now)
-
-    def _send(self, query: Query, account: str, now: float) -> None:
         self._pace.spend()
         query.account = account
         query.sent_at = now
         self._sent[query] = None
         self.slots[account] = self.slots.get(account, 0) + 1
-        query.send(now)
+        return query
 
     def _preempt(self, query: Query) -> None:
-        del self._sent[query]
-        self._uncount(query)
+        self._free_slot(query)
         query.sent_at = None
         query.preempted = True
-        query.preempt()
-        self._wait(query)
+        self.submit(query)
 
-    def _drop_unwanted(self) -> bool:
-        if not self._unwanted:
-            return False
+    def _drop_unwanted(self) -> Query:
         query = next(iter(self._unwanted))
-        del self._unwanted[query]
-        del self._sent[query]
-        self._uncount(query)
+        self._free_slot(query)
         query.sent_at = None
-        query.preempt()
-        return True
+        return query
 
-    def _uncount(self, query: Query) -> None:
+    def _free_slot(self, query: Query) -> None:
+        del self._sent[query]
+        self._unwanted.pop(query, None)
         left = self.slots.pop(query.account) - 1
         if left:
             self.slots[query.account] = left
 
     # -- waiting -----------------------------------------------------------------------------
 
-    def _wait(self, query: Query) -> None:
-        for account, priority in query.wanted_by.items():
-            self._join(query, account, priority)
-
     def _join(self, query: Query, account: str, priority: Priority) -> None:
         queue = self._by_account.get(account)
         if queue is None:
             queue = self._by_account[account] = _AccountQueue()
-        queue.add(query, Priority.AGAIN if query.preempted else priority)
+        queue.add(query, priority)
 
     def _next_account(self) -> str:
         """Of the accounts whose turn is near, the one with the fewest slots."""

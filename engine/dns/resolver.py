@@ -22,20 +22,11 @@ is ours.
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-import trio
-
-from mailprobe.engine.background import contained, log_fault, supervised
-from mailprobe.engine.dns.deadlines import NEVER, DeadlineClock
-from mailprobe.engine.dns.doh import DohTransport, Transport
+from mailprobe.engine.dns.deadlines import NEVER
+from mailprobe.engine.dns.doh import Transport
+from mailprobe.engine.dns.endpoint import CHECK_S, LOOKUP_S, TRY_S, Endpoint
 from mailprobe.engine.dns.messages import LookupFailed, is_success
 from mailprobe.engine.dns.query_queue import LATE_S, Priority, Query
-from mailprobe.engine.dns.resolver_endpoint import (
-    CHECK_S,
-    LOOKUP_S,
-    TRY_S,
-    OnAnswer,
-    ResolverEndpoint,
-)
 from mailprobe.engine.dns.response import DohResponse, NotProcessed, TransportFailed
 
 HEDGE_S = LATE_S
@@ -58,30 +49,24 @@ NO_ANSWER = f"no answer within {LOOKUP_S:g} s"
 class _LookupQuery(Query):
     """A look-up's query to one endpoint, until it is answered or cancelled."""
 
-    __slots__ = ("_cancel", "_worked_before_s", "_worked_s", "endpoint", "lookup", "over")
+    __slots__ = ("_worked_before_s", "_worked_s", "endpoint", "lookup")
 
-    def __init__(self, lookup: "Lookup[Answer]", endpoint: ResolverEndpoint) -> None:
-        super().__init__(lookup.name, lookup.wanted_by)
+    def __init__(self, lookup: "Lookup[Answer]", endpoint: Endpoint) -> None:
+        super().__init__(lookup.name, lookup.question, lookup.wanted_by)
         self.lookup = lookup
         self.endpoint = endpoint
-        self.over = False
         # The working time of the endpoint while it was under way, before it was preempted.
         self._worked_s = 0.0
         self._worked_before_s = 0.0  # the same total when it was sent
-        self._cancel: Callable[[], None] | None = None
 
-    def send(self, now: float) -> None:
-        self._worked_before_s = self.endpoint.working_s
+    def sent(self, now: float) -> None:
+        self._worked_before_s = self.endpoint.health.working_s
         if self.lookup.deferred:
             self.endpoint.watch_work(now)
         self.lookup.sent(now)
-        cancel = self.endpoint.begin(self.endpoint.url, self.lookup.question, self._settle)
-        if not self.over:  # it was not answered at once
-            self._cancel = cancel
 
-    def preempt(self) -> None:
-        self._worked_s += self.endpoint.working_s - self._worked_before_s
-        self.stop()
+    def gave_way(self) -> None:
+        self._worked_s += self.endpoint.health.working_s - self._worked_before_s
         self.lookup.preempted(self)
 
     @property
@@ -89,19 +74,11 @@ class _LookupQuery(Query):
         """Whether the endpoint has worked for FAIR_S while this query was under way."""
         worked_s = self._worked_s
         if self.sent_at is not None:
-            worked_s += self.endpoint.working_s - self._worked_before_s
+            worked_s += self.endpoint.health.working_s - self._worked_before_s
         return worked_s >= FAIR_S
 
-    def stop(self) -> None:
-        """Cancel what was sent."""
-        if (cancel := self._cancel) is not None:
-            self._cancel = None
-            cancel()
-
-    def _settle(self, result: DohResponse | TransportFailed) -> None:
-        if not self.over and self.sent_at is not None:
-            self._cancel = None
-            self.lookup.received(self, result)
+    def received(self, result: DohResponse | TransportFailed) -> None:
+        self.lookup.received(self, result)
 
 
 class Lookup(Generic[Answer]):
@@ -115,8 +92,7 @@ class Lookup(Generic[Answer]):
     __slots__ = (
         *("_again_at", "_answer", "_queries", "_began", "_clock", "_done", "_endpoints"),
         *("_failed", "_hedge_at", "_judged", "_lost_before", "_now", "_read", "_reasons"),
-        *("_retries", "_sent_lost_s"),
-        *("_sent_at", "_started", "_tries", "_try_s", "_untried"),
+        *("_retries", "_sent_at", "_sent_lost_s", "_tries", "_try_s", "_untried"),
         *("name", "deferred", "question", "wanted_by"),
     )
 
@@ -140,14 +116,13 @@ class Lookup(Generic[Answer]):
         self._now = resolvers.clock.now
         self._queries: list[_LookupQuery] = []
         self._reasons: dict[str, str] = {}  # name of an endpoint -> its last failure
-        self._failed: Sequence[ResolverEndpoint] = ()  # once for each failure
-        self._retries: Sequence[tuple[float, ResolverEndpoint]] = ()  # when to query which again
+        self._failed: Sequence[Endpoint] = ()  # once for each failure
+        self._retries: Sequence[tuple[float, Endpoint]] = ()  # when to query which again
         self._answer: Answer | LookupFailed | None = None
         self._began = self._now()
         self._lost_before = self._clock.lost_s
         self._sent_at: float | None = None
         self._sent_lost_s = 0.0  # what the clock had lost at `_sent_at`
-        self._started = False
         self._hedge_at = self._began + HEDGE_S if self._is_urgent() else NEVER
         self.deferred = not self._is_urgent()  # a list waits: a general fault does not fail it
         # An endpoint has had its fair time, or has answered this query alone with a failure.
@@ -157,9 +132,8 @@ class Lookup(Generic[Answer]):
         self._again_at = NEVER  # the time of the next try; no query is under way before
 
     def start(self) -> None:
-        """Send the first query. `done` may be called before this returns."""
+        """Submit the first query."""
         self._query_next(self._began)
-        self._started = True
         self._clock.watch(self)
 
     def claim(self, account: str, priority: Priority) -> None:
@@ -203,7 +177,7 @@ class Lookup(Generic[Answer]):
         for query in self._queries:
             reason = NO_ANSWER
             if query.sent_at is None:
-                reason = LIMITED if query.endpoint.pace.limited else NOT_SENT
+                reason = LIMITED if query.endpoint.health.pace.limited else NOT_SENT
             reasons.setdefault(query.endpoint.name, reason)
         hasty = not self._had_fair_time and self._tries < len(AGAIN_AFTER_S)
         why = "; ".join(f"{name}: {why}" for name, why in reasons.items())
@@ -271,13 +245,11 @@ class Lookup(Generic[Answer]):
             self._sent_at, self._sent_lost_s = now, self._clock.lost_s
             if self._hedge_at == NEVER:
                 self._hedge_at = now + HEDGE_S
-            if self._started:
-                self._clock.watch(self)
+            self._clock.watch(self)
 
     def preempted(self, query: _LookupQuery) -> None:
         """A query gave way to another. No time counts while none is under way."""
         if self._answer is not None:
-            query.over = True
             self._queries.remove(query)
         else:
             self._stop_time()
@@ -291,26 +263,23 @@ class Lookup(Generic[Answer]):
     def received(self, query: _LookupQuery, result: DohResponse | TransportFailed) -> None:
         now = self._now()
         self._queries.remove(query)
-        query.over = True
-        endpoint = query.endpoint
-        sent_at = query.sent_at
-        assert sent_at is not None
+        endpoint, health = query.endpoint, query.endpoint.health
+        sent_at = now if query.sent_at is None else query.sent_at  # None: the transport closes
         if isinstance(result, TransportFailed):
-            endpoint.after_failure(sent_at, now, result)
+            health.after_failure(sent_at, now, result)
             self._judged = self._judged or query.had_fair_time
             reason = str(result) or type(result).__name__
         elif self._answer is not None:
-            endpoint.after_answer(sent_at, now, certain=is_success(result.octets))
+            health.after_answer(sent_at, now, certain=is_success(result.octets))
         else:
             answer = self._read(result.octets)
             if not isinstance(answer, LookupFailed):
-                endpoint.after_answer(sent_at, now, certain=True)
+                health.after_answer(sent_at, now, certain=True)
                 self._finish(answer, now)
             else:
-                endpoint.after_answer(sent_at, now, certain=False)
-                self._judged = self._judged or endpoint.certain_at >= self._began
+                health.after_answer(sent_at, now, certain=False)
+                self._judged = self._judged or health.certain_at >= self._began
                 reason = answer.reason
-        endpoint.release(query)
         if self._answer is not None:
             return
         self._reasons[endpoint.name] = reason
@@ -321,7 +290,7 @@ class Lookup(Generic[Answer]):
             self._fail(now)
         self._clock.watch(self)
 
-    def _retry_later(self, endpoint: ResolverEndpoint, now: float, *, refused: bool) -> None:
+    def _retry_later(self, endpoint: Endpoint, now: float, *, refused: bool) -> None:
         """Plan the next query to an endpoint that has failed or refused; some failures are enough."""
         place = 0
         if not refused:  # else the endpoint's pace, or its capacity, limits how often it is sent
@@ -368,15 +337,15 @@ class Lookup(Generic[Answer]):
             self._hedge_at = now + HEDGE_S
         while self._untried and self._answer is None:
             endpoint = self._untried.pop()
-            if endpoint.pace.limited:
+            if endpoint.health.pace.limited:
                 untried = [endpoint, *self._untried[::-1]]
                 endpoint = min(untried, key=lambda each: each.limited_until(now))
                 untried.remove(endpoint)
                 self._untried = untried[::-1]
                 if endpoint.limited_until(now) > now:
                     self._hedge_at = now + HEDGE_S
-            self._query(endpoint, now)
-            if not endpoint.failing:
+            self._query(endpoint)
+            if not endpoint.health.failing:
                 break
 
     def _query_again(self, now: float) -> None:
@@ -385,12 +354,12 @@ class Lookup(Generic[Answer]):
         self._retries = [each for each in self._retries if each[0] > now]
         for endpoint in due:
             if self._answer is None:
-                self._query(endpoint, now)
+                self._query(endpoint)
 
-    def _query(self, endpoint: ResolverEndpoint, now: float) -> None:
+    def _query(self, endpoint: Endpoint) -> None:
         query = _LookupQuery(self, endpoint)
         self._queries.append(query)
-        endpoint.submit(query, now)
+        endpoint.submit(query)
 
     def _finish(self, answer: Answer | LookupFailed, now: float) -> None:
         """Deliver the answer. Late queries are cancelled; others may still be answered."""
@@ -415,12 +384,10 @@ class Lookup(Generic[Answer]):
             self._finish(LookupFailed("not needed"), self._now())
 
     def _cancel(self, query: _LookupQuery, now: float) -> None:
-        query.over = True
         self._queries.remove(query)
         if query.sent_at is not None and now >= query.sent_at + LATE_S:
-            query.endpoint.after_silence(query.sent_at)
-        query.stop()
-        query.endpoint.release(query)
+            query.endpoint.health.after_silence(query.sent_at)
+        query.endpoint.cancel(query)
 
     def _is_urgent(self) -> bool:
         return min(self.wanted_by.values()) < Priority.LIST
@@ -430,49 +397,9 @@ def _nothing(_: object) -> None:
     """Replaces a callback that must not be called again."""
 
 
-class _TaskTransport:
-    """Adapts a transport that can only be awaited: each query gets a task of its own."""
-
-    def __init__(self, transport: DohTransport, nursery: trio.Nursery) -> None:
-        self._transport = transport
-        self._nursery = nursery
-
-    def begin(self, url: str, query: bytes, settle: OnAnswer) -> Callable[[], None]:
-        scope = trio.CancelScope()
-
-        async def carry() -> None:
-            result: DohResponse | TransportFailed
-            with scope:
-                try:
-                    result = DohResponse(await self._transport.exchange(url, query), None)
-                except TransportFailed as error:
-                    result = error
-                except OSError as error:
-                    result = TransportFailed(str(error) or type(error).__name__)
-                except Exception:
-                    log_fault(carry)
-                    result = TransportFailed("the transport failed by a fault of ours")
-                settle(result)
-
-        self._nursery.start_soon(contained, carry)
-        return scope.cancel
-
-
 class Resolvers:
-    """All endpoints, and the clock of their look-ups."""
+    """The endpoints that are queried, in this order, and the clock of the look-ups."""
 
-    def __init__(
-        self,
-        urls: tuple[str, ...],
-        transport: DohTransport,
-        nursery: trio.Nursery,
-    ) -> None:
-        self.clock = DeadlineClock()
-        sender = (
-            transport if isinstance(transport, Transport) else _TaskTransport(transport, nursery)
-        )
-        self.endpoints = [ResolverEndpoint(url, sender.begin, self.clock) for url in urls]
-        if isinstance(sender, Transport):
-            for endpoint in self.endpoints:
-                sender.subscribe_capacity(endpoint.url, endpoint.set_capacity)
-        nursery.start_soon(supervised, self.clock.run)
+    def __init__(self, urls: tuple[str, ...], transport: Transport) -> None:
+        self.clock = transport.clock
+        self.endpoints = [transport.endpoint(url) for url in urls]

@@ -1,8 +1,10 @@
 """The response to a DoH request, or its failure, over either version of HTTP."""
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 FIELDS_OCTETS_MAX = 32 * 1024  # header fields of one response; resolvers send a few hundred
+DISCONNECTED = "the endpoint disconnected"
 DNS_MESSAGE = "application/dns-message"  # RFC 8484 6
 
 
@@ -33,6 +35,10 @@ class QueryRefused(NotProcessed):
         self.retry_after_s = retry_after_s
 
 
+def overlong(octets_max: int) -> TransportFailed:
+    return TransportFailed(f"an answer of more than {octets_max} octets")
+
+
 @dataclass(slots=True)
 class HttpResponse:
     """A final response. Fields that were not sent are empty; other fields are not kept."""
@@ -50,3 +56,30 @@ class DohResponse:
 
     octets: bytes
     date: str | None
+
+
+class StreamRefused:
+    """The server has not processed this request; it may be sent again."""
+
+
+Outcome = HttpResponse | StreamRefused | TransportFailed  # of one request
+Request = TypeVar("Request")
+
+
+class HttpState(Generic[Request]):
+    """What a connection has to write, and which requests have their outcomes."""
+
+    def __init__(self, greeting: bytes = b"") -> None:
+        self._out = bytearray(greeting)
+        self._settled: list[tuple[Request, Outcome]] = []
+        self.leaving = False  # no more requests may be sent
+
+    def pop_out(self) -> bytearray:
+        """Return the octets to write, and forget them."""
+        out, self._out = self._out, bytearray()
+        return out
+
+    def pop_settled(self) -> list[tuple[Request, Outcome]]:
+        """Return the outcomes since the last call."""
+        settled, self._settled = self._settled, []
+        return settled

@@ -14,7 +14,8 @@ from typing import Any, Literal, TypeVar, cast
 
 import trio
 
-from mailprobe.engine.dns.doh import DohTransport, check_doh_url, open_transport
+from mailprobe.engine.dns.doh import DohTransport, Transport, check_doh_url, open_transport
+from mailprobe.engine.dns.endpoint import ResolverState
 from mailprobe.engine.dns.messages import (
     AddressAnswer,
     Addresses,
@@ -32,7 +33,6 @@ from mailprobe.engine.dns.messages import (
 )
 from mailprobe.engine.dns.query_queue import Priority
 from mailprobe.engine.dns.resolver import Lookup, Read, Resolvers
-from mailprobe.engine.dns.resolver_endpoint import ResolverState
 from mailprobe.engine.dns.shared_routes import SharedRoutes
 from mailprobe.engine.dns.single_flight import (
     FAILURE_KEPT_S,
@@ -232,7 +232,7 @@ class Routes:
         return await self._families.find(f"{kind} {name.lower()}", account)
 
     def subscribe_addresses(self, name: str, interest: Interest[AddressAnswer]) -> None:
-        """The same without waiting; the interest may be settled at once."""
+        """The same without waiting; the interest is settled later."""
         self._addresses.subscribe(name.lower(), interest)
 
     async def addresses_now(self, name: str, account: str = "") -> AddressAnswer:
@@ -396,6 +396,8 @@ async def open_routes(
             yield routes
         return
     async with trio.open_nursery() as nursery:
-        resolvers = Resolvers(settings.doh_urls, transport, nursery)
+        if not isinstance(transport, Transport):
+            transport = Transport(nursery, exchange=transport)
+        resolvers = Resolvers(settings.doh_urls, transport)
         yield Routes(settings, resolvers, rng, observer, exchange)
         nursery.cancel_scope.cancel()

@@ -13,9 +13,9 @@ from typing import Generic, Protocol, TypeVar, cast
 import trio
 
 from mailprobe.engine.dns.deadlines import NEVER, DeadlineClock
+from mailprobe.engine.dns.endpoint import LOOKUP_S
 from mailprobe.engine.dns.messages import LookupFailed
 from mailprobe.engine.dns.query_queue import Priority
-from mailprobe.engine.dns.resolver_endpoint import LOOKUP_S
 from mailprobe.engine.observer import NO_OBSERVER, Observer
 
 DOMAINS_MAX = 100_000  # kept, of domains and of exchanges each; about 1 KB apiece
@@ -236,7 +236,7 @@ class SingleFlightCache(Generic[Answer]):
         return answer
 
     def subscribe(self, name: str, interest: Interest[Answer]) -> None:
-        """Join the look-up of this name, or start it. The interest may be settled at once."""
+        """Join the look-up of this name, or start it. The interest is settled later."""
         self.join(name, interest)
         self._clock.watch(interest)
 
@@ -290,22 +290,17 @@ class _TaskInterest(Interest[Answer]):
     def __init__(self, account: str, priority: Priority, now: Callable[[], float]) -> None:
         deadline = now() + LOOKUP_S if priority < Priority.LIST else NEVER
         super().__init__(account, priority, self._settle, deadline)
-        self._task: trio.lowlevel.Task | None = None
+        self._task = trio.lowlevel.current_task()
         self._answer: Answer | LookupFailed | None = None
 
     async def wait(self) -> Answer | LookupFailed:
-        if self._answer is None:
-            self._task = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._abort)
-        else:
-            await trio.lowlevel.checkpoint()
+        await trio.lowlevel.wait_task_rescheduled(self._abort)
         assert self._answer is not None
         return self._answer
 
     def _settle(self, answer: Answer | LookupFailed) -> None:
         self._answer = answer
-        if self._task is not None:
-            trio.lowlevel.reschedule(self._task)
+        trio.lowlevel.reschedule(self._task)
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
         self.cancel()

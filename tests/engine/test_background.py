@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 # Tasks that are started without `contained` or `supervised`, and why that is right.
 # Each ends with what is named: its nursery lasts no longer.
 ENDS_WITH = {
-    ("engine/dns/connections.py", "self._write"): "its connection, whose run() catches all",
+    ("engine/dns/connection.py", "self._write"): "its connection, whose run() catches all",
     ("engine/engine_calls.py", "self._run"): "its call, to whose caller it passes every error",
     ("engine/smtp/dispatcher.py", "self._run"): "itself: it is `contained` and a count of it",
     ("engine/stream/scheduler.py", "self.watch_backoffs"): "its list",

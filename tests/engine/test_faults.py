@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from mailprobe.engine import EngineSettings, open_answers, open_engine
-from mailprobe.engine.dns import connections, endpoint, http1, http2
+from mailprobe.engine.dns import connection, endpoint, http1, http2
 from mailprobe.engine.dns.doh import open_transport
 from mailprobe.engine.dns.response import TransportFailed
 from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
@@ -30,22 +30,13 @@ __all__ = ["authority", "ca_file", "quick_clocks"]  # fixtures
 
 PARTS = 8  # of the places: each is a test
 REACHED_MIN = 25  # functions that the tasks of a connection call
-COMMON = [endpoint.DohEndpoint, connections.DohConnection, connections]
+COMMON = [endpoint.Endpoint, connection.DohConnection, connection.Target, connection]
 OWNERS: dict[str, list[Any]] = {
-    "h2": [*COMMON, connections.DohHttp2Connection, http2.Http2Connection],
-    "http/1.1": [*COMMON, connections.DohHttp1Connection, http1, http1.ResponseReader],
+    "h2": [*COMMON, http2.Http2Connection],
+    "http/1.1": [*COMMON, http1, http1.Http1Connection, http1.ResponseReader],
 }
-TICKS = {  # called by a clock, so not always while places are looked for
-    "h2": [Place(connections.DohHttp2Connection, "tick")],
-    "http/1.1": [Place(connections.DohHttp1Connection, "tick")],
-}
-# These have a question in their hands that no connection has: it waits for its look-up's clock.
-SENDS = {"send", "send_request", "assign", "encode_http1", "encode_http2", "learn_quota"}
-HOLDS_ONE = {
-    "h2": SENDS | {"resubmit", "settle"},
-    # A connection that was cut learns it by its next question, and hands that back.
-    "http/1.1": SENDS | {"resubmit", "release", "connection_closed", "remove"},
-}
+# Called by a clock, so not always while places are looked for.
+TICKS = [Place(connection.DohConnection, "check_deadlines")]
 HOLDS_ALL = {"run"}  # knows its questions
 
 
@@ -90,7 +81,7 @@ async def found(protocol: str, authority: Any, ca_file: str) -> list[Place]:
         async with open_server(authority, protocol) as server, open_transport(ca_file) as transport:
             act = partial(exchange_and_cut, server, transport)
             reached = await places_reached(OWNERS[protocol], act, when=is_of_a_connection)
-        reached.update({str(place): place for place in TICKS[protocol]})
+        reached.update({str(place): place for place in TICKS})
         _found[protocol] = [*reached.values()]
     assert len(_found[protocol]) >= REACHED_MIN
     return _found[protocol]
@@ -115,7 +106,7 @@ async def test_a_fault_in_a_connection_fails_its_questions_alone(
                 assert await exchange_many(transport, server, 20) == 20, place
         lost = sum(isinstance(each, TimeoutError) for each in outcomes)
         if place.name not in HOLDS_ALL:
-            assert lost <= (place.name.lstrip("_") in HOLDS_ONE[protocol]), place
+            assert not lost, place
         [fault] = faults
         assert f"Fault: {place.name}" in fault, place
         assert "Traceback" in fault

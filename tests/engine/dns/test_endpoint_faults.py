@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from mailprobe.engine import in_order, open_answers
+from mailprobe.engine.dns.endpoint import CHECK_S, LOOKUP_S
 from mailprobe.engine.dns.messages import ROOT_QUESTION, LookupFailed, Route
 from mailprobe.engine.dns.resolver import RETRY_AFTER_S
-from mailprobe.engine.dns.resolver_endpoint import CHECK_S, LOOKUP_S
 from mailprobe.engine.dns.response import TransportFailed
 from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost

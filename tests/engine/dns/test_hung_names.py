@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from mailprobe.engine import EngineSettings
+from mailprobe.engine.dns.endpoint import LOOKUPS_MAX
 from mailprobe.engine.dns.messages import Route
 from mailprobe.engine.dns.query_queue import LATE_S
-from mailprobe.engine.dns.resolver_endpoint import LOOKUPS_MAX
 from mailprobe.engine.smtp.address_lookups import EXCHANGE_S
 from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
 from mailprobe.engine.testing.host_profiles import new_host

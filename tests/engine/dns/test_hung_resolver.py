@@ -16,8 +16,8 @@ import trio.testing
 
 from mailprobe.bench.lab import doh as lab
 from mailprobe.engine import EngineSettings, open_answers, open_engine
+from mailprobe.engine.dns.endpoint import LOOKUP_S
 from mailprobe.engine.dns.messages import Route
-from mailprobe.engine.dns.resolver_endpoint import LOOKUP_S
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.testing.fake_network import open_fake_network
 from mailprobe.engine.testing.mail_host import MailHost

@@ -9,8 +9,8 @@ import trio
 import trio.testing
 
 from mailprobe.engine import open_answers
+from mailprobe.engine.dns.endpoint import LOOKUP_S
 from mailprobe.engine.dns.messages import LookupFailed
-from mailprobe.engine.dns.resolver_endpoint import LOOKUP_S
 from mailprobe.engine.testing.fake_network import open_fake_network
 from tests.engine.dns.scripted_endpoints import (
     BROKEN,

@@ -9,46 +9,63 @@ from mailprobe.engine.dns.query_queue import (
     ZONE_LATE_MAX,
     Priority,
     Query,
+    QueryPlan,
     QueryQueue,
     zone_of,
 )
+from mailprobe.engine.dns.response import DohResponse, TransportFailed
 from tests.seeds import seeds
 
 
 class Sent(Query):
-    """A query that keeps a record of what became of it."""
+    """A query that does nothing."""
 
-    def __init__(
-        self, log: list[str], name: str, *accounts: str, priority=Priority.REQUEST
-    ) -> None:
-        super().__init__(name, dict.fromkeys(accounts, priority))
-        self._log = log
+    def __init__(self, name: str, *accounts: str, priority=Priority.REQUEST) -> None:
+        super().__init__(name, b"", dict.fromkeys(accounts, priority))
 
-    def send(self, now: float) -> None:
-        self._log.append(self.name)
+    def sent(self, now: float) -> None:
+        raise AssertionError("the queue calls nothing")
 
-    def preempt(self) -> None:
-        self._log.append(f"-{self.name}")
+    def gave_way(self) -> None:
+        raise AssertionError("the queue calls nothing")
+
+    def received(self, result: DohResponse | TransportFailed) -> None:
+        raise AssertionError("the queue calls nothing")
 
 
 class Queue(QueryQueue):
-    """A queue with a record, and a short way to fill it."""
+    """A queue of so many slots with a record of its plans, and a short way to fill it."""
 
     def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
+        super().__init__()
+        self.capacity = capacity
         self.log: list[str] = []
         self.names: dict[str, Sent] = {}
+
+    def record(self, plan: QueryPlan) -> None:
+        """One gives way for each that is sent without a free slot: the last ones."""
+        free = len(plan.send) - len(plan.stop)
+        self.log += [query.name for query in plan.send[:free]]
+        for stopped, sent in zip(plan.stop, plan.send[free:], strict=True):
+            self.log += [f"-{stopped.name}", sent.name]
+
+    def turn(self, now: float = 0.0) -> None:
+        self.record(self.plan(now, self.capacity - self.under_way))
+
+    def late_turn(self, now: float) -> None:
+        self.record(self.review(now, self.capacity - self.under_way))
 
     def submit_new(
         self, name: str, *accounts: str, now: float = 0.0, priority=Priority.REQUEST
     ) -> Sent:
-        query = self.names[name] = Sent(self.log, name, *accounts, priority=priority)
-        self.submit(query, now)
+        query = self.names[name] = Sent(name, *accounts, priority=priority)
+        self.submit(query)
+        self.turn(now)
         return query
 
     def answer(self, name: str, now: float = 0.0) -> None:
-        self.release(self.names[name])
-        self.advance(now)
+        self.remove(self.names[name])
+        self.turn(now)
 
 
 def test_a_query_is_sent_at_once_if_a_slot_is_free():
@@ -86,11 +103,11 @@ def test_nothing_gives_way_before_it_is_late_or_where_nobody_waits():
     queue = Queue(2)
     queue.submit_new("a1.test", "a")
     queue.submit_new("a2.test", "a")
-    queue.review(10)
+    queue.late_turn(10)
     queue.submit_new("b.test", "b", now=LATE_S / 2)
-    queue.review(LATE_S * 0.9)
+    queue.late_turn(LATE_S * 0.9)
     assert queue.log == ["a1.test", "a2.test"]
-    queue.review(LATE_S)
+    queue.late_turn(LATE_S)
     assert queue.log[2:] == ["-a1.test", "b.test"]
 
 
@@ -99,7 +116,7 @@ def test_accounts_of_one_size_take_nothing_from_each_other():
     queue.submit_new("a.test", "a")
     queue.submit_new("b.test", "b")
     queue.submit_new("c.test", "c")
-    queue.review(10)
+    queue.late_turn(10)
     assert queue.log == ["a.test", "b.test"]  # nobody has two
 
 
@@ -109,7 +126,7 @@ def test_an_accounts_late_queries_keep_a_quarter_of_its_places_from_its_others()
         queue.submit_new(f"hung{number}.test", "a")
     for number in range(20):
         queue.submit_new(f"new{number}.test", "a")
-    queue.review(LATE_S)
+    queue.late_turn(LATE_S)
     assert queue.log[8:20] == [
         line for number in range(6) for line in (f"-hung{number}.test", f"new{number}.test")
     ]
@@ -119,12 +136,12 @@ def test_a_query_that_gave_way_is_sent_again_behind_new_ones():
     queue = Queue(1)
     queue.submit_new("hung.test", "a")
     queue.submit_new("one.test", "a")
-    queue.review(LATE_S)
+    queue.late_turn(LATE_S)
     queue.submit_new("two.test", "a")
     queue.answer("one.test")
     queue.answer("two.test")
     assert queue.log == ["hung.test", "-hung.test", "one.test", "two.test", "hung.test"]
-    queue.review(10)
+    queue.late_turn(10)
     assert queue.log[-1] == "hung.test"
 
 
@@ -135,7 +152,7 @@ def test_late_queries_of_one_zone_give_way_first():
     for number in range(ZONE_LATE_MAX + 1):
         queue.submit_new(f"d{number}.hung.test", f"b{number}")
     queue.submit_new("new.test", "c")
-    queue.review(LATE_S)
+    queue.late_turn(LATE_S)
     assert queue.log[-2:] == ["-d0.hung.test", "new.test"]
 
 
@@ -169,6 +186,26 @@ def test_a_query_without_callers_gives_way_at_once():
     assert queue.log == ["a.test", "b.test"]
     queue.submit_new("c.test", "b")
     assert queue.log[2:] == ["-a.test", "c.test"]
+
+
+def test_a_query_that_no_connection_took_is_the_next_one():
+    """It keeps its turn, within its account and before the other accounts."""
+    queue = Queue(2)
+    queue.submit_new("a1.test", "a")
+    queue.submit_new("b1.test", "b")
+    for name in ("c1.test", "b2.test", "a2.test"):
+        queue.submit_new(name, name[0])
+    queue.put_back(queue.names["b1.test"])
+    queue.turn()
+    assert queue.log == ["a1.test", "b1.test", "b1.test"]
+
+
+def test_an_unwanted_query_that_no_connection_took_does_not_wait():
+    queue = Queue(1)
+    queue.set_unwanted(queue.submit_new("a.test", "a"))
+    queue.put_back(queue.names["a.test"])
+    assert not queue.waiting
+    assert queue.under_way == 0
 
 
 @pytest.mark.parametrize(
@@ -209,7 +246,7 @@ def test_any_sequence_keeps_the_slots_and_serves_every_query(seed):
                     answered.add(name)
                     queue.answer(name, now)
             case 4:
-                queue.review(now)
+                queue.late_turn(now)
         assert queue.under_way <= capacity
         assert queue.under_way == capacity or not queue.waiting
     for name in [*queue.names]:

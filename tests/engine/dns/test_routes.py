@@ -9,13 +9,13 @@ import pytest
 import trio
 
 from mailprobe.engine.dns.deadlines import DeadlineClock
+from mailprobe.engine.dns.endpoint import LOOKUPS_MAX, TRY_S
 from mailprobe.engine.dns.messages import (
     LookupFailed,
     NoMail,
     Route,
 )
 from mailprobe.engine.dns.resolver import AGAIN_AFTER_S, HEDGE_S
-from mailprobe.engine.dns.resolver_endpoint import LOOKUPS_MAX, TRY_S
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.dns.single_flight import FAILURE_KEPT_S, InFlightLookup, SingleFlightCache
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
