@@ -11,6 +11,7 @@ much it is late: in a second of a look-up, all that has come was read at least 2
 """
 
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
@@ -24,7 +25,7 @@ STALL_GRACE_S = 0.02
 STALL_TURNS = 10  # of the event loop: enough for each connection to read what has come
 BEAT_S = 0.05
 LATE_S_LEAST = 0.001  # a wake-up is never quite in time
-FAULT_PAUSE_S = 1.0  # of a deadline that comes again, after a bug
+FAULT_PAUSE_S = 0.2  # of a turn or a deadline that comes again, after a bug
 NEVER = float("inf")
 AWAKE = float("-inf")
 
@@ -155,8 +156,13 @@ class DeadlineClock:
             del self._marked[planner]
             try:
                 planner.plan(self.now())
-            except Exception:  # those who wait have deadlines of their own; the others go on
+            except Exception:  # it plans again soon: what waits there may have nothing to mark it
                 log_fault(planner.plan)
+                Timer(self, partial(self._mark_again, planner)).start(self.now() + FAULT_PAUSE_S)
+
+    def _mark_again(self, planner: Planner, _: float) -> float:
+        self.mark(planner)
+        return NEVER
 
     def tick(self, now: float) -> None:
         while self._due and (self._due[0][2].over or self._due[0][0] <= now):

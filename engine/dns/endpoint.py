@@ -311,8 +311,11 @@ class Endpoint:
 
     def _assign(self, queries: list[Query], now: float) -> list[Query]:
         """Hand the queries to connections; return those that none has room for."""
+        with_room = (connection for connection in list(self._connections) if connection.room)
+        carrier = next(with_room, None)
         for place, query in enumerate(queries):
-            carrier = self._next_carrier(now)
+            if carrier is None or not carrier.room:
+                carrier = next(with_room, None) or self._open(now)
             if carrier is None:
                 return queries[place:]
             try:
@@ -323,10 +326,8 @@ class Endpoint:
             self._carriers[query] = carrier
         return []
 
-    def _next_carrier(self, now: float) -> Carrier | None:
-        for connection in self._connections:
-            if connection.room:
-                return connection
+    def _open(self, now: float) -> Carrier | None:
+        """Open a connection, if that is allowed."""
         if self._connections_free <= 0 or not self._limits.may_connect(now):
             return None
         connection = self._open_carrier(self, *self._limits.new_connection)
