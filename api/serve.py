@@ -52,7 +52,7 @@ from mailprobe.api.pages.about_probes import about_probes
 from mailprobe.api.pages.dashboard.documentation_key import reader_of
 from mailprobe.api.pages.dashboard.frame import LISTS_PAGE, Frame
 from mailprobe.api.pages.dashboard.operators import Operators
-from mailprobe.api.pages.dashboard.sessions import Sessions
+from mailprobe.api.pages.dashboard.sign_ins import SignIns
 from mailprobe.api.pages.dashboard.views import dashboard_blueprint
 from mailprobe.api.pages.examples import Places
 from mailprobe.api.pages.views import Documentation, pages_blueprint
@@ -399,7 +399,7 @@ def shared_cache_of(
 def create_app(service: Service) -> ApiApp:
     """The operations and the pages as one ASGI application. It opens and closes nothing."""
     app = create_api(service)
-    frame = Frame(service, Sessions(service.store), Operators(service.store, service.operators))
+    frame = Frame(service, SignIns(service.store), Operators(service.store, service.operators))
     app.register_blueprint(dashboard_blueprint(frame))
     documentation = Documentation(
         lambda: description(service.links),
@@ -412,13 +412,13 @@ def create_app(service: Service) -> ApiApp:
 
 
 def create_live_server(service: Service, drain: trio.Event) -> LiveServer:
-    """Create what serves live sockets until `drain`, to keys and to the dashboard's sessions."""
-    sessions = Sessions(service.store)
+    """Create what serves live sockets until `drain`, to keys and to the dashboard's sign-ins."""
+    sign_ins = SignIns(service.store)
 
-    async def session_caller(headers: Mapping[str, str]) -> Caller | None:
-        return await sessions.caller_of_headers(headers, service.links.base_url)
+    async def signed_in_caller(headers: Mapping[str, str]) -> Caller | None:
+        return await sign_ins.caller_of_headers(headers, service.links.base_url)
 
-    return LiveServer(service, drain, session_caller)
+    return LiveServer(service, drain, signed_in_caller)
 
 
 def error_body_of(service: Service) -> ErrorBody:

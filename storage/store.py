@@ -29,8 +29,8 @@ from mailprobe.storage.list_jobs.store import ListStore
 from mailprobe.storage.outbox import OutboxStore
 from mailprobe.storage.pauses import PauseStore
 from mailprobe.storage.records import Tier
-from mailprobe.storage.sessions import SessionStore
 from mailprobe.storage.shared_cache import SharedCacheStore
+from mailprobe.storage.sign_ins import SignInStore
 from mailprobe.storage.tolerances.store import ToleranceStore
 from mailprobe.storage.usage import UsageStore
 
@@ -44,7 +44,7 @@ class Store(
     ListStore,
     QueueStore,
     BounceStore,
-    SessionStore,
+    SignInStore,
     AuditStore,
     EgressStore,
     PauseStore,

@@ -40,11 +40,11 @@ RECEIVE_OCTETS = 1024  # at a time: tiny frames must not keep the loop for long
 _encode = msgspec.json.Encoder().encode
 
 Headers = Mapping[str, str]  # lower-case names
-# The caller of a browser's session, by the request's headers; None without a session.
-SessionCaller = Callable[[Headers], Awaitable[Caller | None]]
+# The caller of a signed-in browser, by the request's headers; None for others.
+SignedInCaller = Callable[[Headers], Awaitable[Caller | None]]
 
 
-async def no_session(headers: Headers) -> Caller | None:
+async def nobody_signed_in(headers: Headers) -> Caller | None:
     return None
 
 
@@ -52,11 +52,14 @@ class LiveServer:
     """Serves the live sockets of a process until `drain`."""
 
     def __init__(
-        self, service: Service, drain: trio.Event, session_caller: SessionCaller = no_session
+        self,
+        service: Service,
+        drain: trio.Event,
+        signed_in_caller: SignedInCaller = nobody_signed_in,
     ) -> None:
         self._service = service
         self._drain = drain
-        self._session_caller = session_caller
+        self._signed_in_caller = signed_in_caller
         self._scheme = urlsplit(service.links.base_url).scheme
         self._open: Counter[str] = Counter()  # by account
 
@@ -124,9 +127,9 @@ class LiveServer:
             await session.run(self._drain)
 
     async def _identify(self, headers: Headers) -> Caller:
-        """The caller of a key or of a browser's session. Raises Refusal, StoreUnavailable."""
+        """The caller of a key or of a signed-in browser. Raises Refusal, StoreUnavailable."""
         authorization = headers.get("authorization")
-        if authorization is None and (caller := await self._session_caller(headers)) is not None:
+        if authorization is None and (caller := await self._signed_in_caller(headers)) is not None:
             return caller
         caller = await authenticate(
             self._service.store,

@@ -1,6 +1,6 @@
 """The message of the first start, while the database has no account: how to make one."""
 
-from mailprobe.api.pages.dashboard.sessions import Sessions
+from mailprobe.api.pages.dashboard.sign_ins import SignIns
 from mailprobe.api.serve import links_of
 from mailprobe.api.settings import Settings
 from mailprobe.storage.store import Store
@@ -11,7 +11,7 @@ async def welcome_lines(store: Store, settings: Settings) -> list[str]:
     if await store.accounts():
         return []
     links = links_of(settings)
-    url = f"{links.dashboard_url}/welcome?token={Sessions(store).welcome_token()}"
+    url = f"{links.dashboard_url}/welcome?token={SignIns(store).welcome_token()}"
     return [
         "mailprobe: there is no account yet; make one in the browser, by this link:",
         f"  {url}",

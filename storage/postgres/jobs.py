@@ -7,8 +7,8 @@ from mailprobe.storage.base.columns import NEW_JOB_COLUMNS, micros
 from mailprobe.storage.commands import ResendJob
 from mailprobe.storage.database import Row
 from mailprobe.storage.jobs import find_job
+from mailprobe.storage.postgres.database import PostgresDatabase
 from mailprobe.storage.postgres.driver.server import TransactionConnection
-from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import Job
 
 

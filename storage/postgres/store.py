@@ -21,6 +21,7 @@ from mailprobe.storage.base.encryption import Cipher
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import StoreBroken, StoreSize, StoreUnavailable
 from mailprobe.storage.postgres import job_claims, jobs, leases, ledgers, retention, usage
+from mailprobe.storage.postgres.database import PostgresDatabase
 from mailprobe.storage.postgres.driver.batch_executor import Work
 from mailprobe.storage.postgres.driver.database_thread import ThreadPool
 from mailprobe.storage.postgres.driver.partitions import Partitions
@@ -31,7 +32,6 @@ from mailprobe.storage.postgres.driver.server import (
     PostgresServer,
     TransactionConnection,
 )
-from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.postgres.work import Act, Callers, Reads, SingleWrites
 from mailprobe.storage.store import Store
 from mailprobe.storage.transaction import Function

@@ -43,10 +43,10 @@ from mailprobe.storage.postgres import job_outcomes as outcomes
 from mailprobe.storage.postgres import outbox as messages
 from mailprobe.storage.postgres import rate_window as windows
 from mailprobe.storage.postgres import usage_log as usage
+from mailprobe.storage.postgres.database import PostgresDatabase
 from mailprobe.storage.postgres.driver.batch_executor import Raised
 from mailprobe.storage.postgres.driver.server import TransactionConnection, Writes
 from mailprobe.storage.postgres.ledgers import LedgerCaller
-from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
 
 T = TypeVar("T", EnqueueMessage, BeginIdempotent, FinishIdempotent, CreateKey)

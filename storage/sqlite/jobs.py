@@ -39,7 +39,7 @@ from mailprobe.storage.sqlite import accounts
 from mailprobe.storage.sqlite import idempotency as idempotency_records
 from mailprobe.storage.sqlite import job_partitions as partitions
 from mailprobe.storage.sqlite import usage as metering
-from mailprobe.storage.sqlite.session import SqliteDatabase
+from mailprobe.storage.sqlite.database import SqliteDatabase
 
 DB = sqlite3.Connection
 R = TypeVar("R")

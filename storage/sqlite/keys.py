@@ -11,7 +11,7 @@ from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReach
 from mailprobe.storage.records import Key, KeyKind
 from mailprobe.storage.sqlite import idempotency
 from mailprobe.storage.sqlite.accounts import number_of
-from mailprobe.storage.sqlite.session import SqliteDatabase
+from mailprobe.storage.sqlite.database import SqliteDatabase
 
 DB = sqlite3.Connection
 

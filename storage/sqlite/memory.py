@@ -18,8 +18,8 @@ from mailprobe.storage import commands
 from mailprobe.storage.base.encryption import KEY_OCTETS, Cipher
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.sqlite import retention
+from mailprobe.storage.sqlite.database import SqliteDatabase
 from mailprobe.storage.sqlite.file import create_tables
-from mailprobe.storage.sqlite.session import SqliteDatabase
 from mailprobe.storage.sqlite.transactions import CLAIMS, READS, WRITES
 from mailprobe.storage.store import Store
 from mailprobe.storage.transaction import Function

@@ -10,7 +10,7 @@ from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.periods import kept_since
 from mailprobe.storage.records import Tier
 from mailprobe.storage.sqlite import job_partitions, rate_window
-from mailprobe.storage.sqlite.session import SqliteDatabase
+from mailprobe.storage.sqlite.database import SqliteDatabase
 from mailprobe.storage.upkeep import retention as shared
 
 DB = sqlite3.Connection

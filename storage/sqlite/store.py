@@ -22,11 +22,11 @@ from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import StoreSize
 from mailprobe.storage.records import Caller
 from mailprobe.storage.sqlite import accounts, retention
+from mailprobe.storage.sqlite.database import SqliteDatabase
 from mailprobe.storage.sqlite.database_thread import Reader, Writer
 from mailprobe.storage.sqlite.file import explain_error, prepare
 from mailprobe.storage.sqlite.key_lookup import KeyLookup
 from mailprobe.storage.sqlite.secret_key import ready_key
-from mailprobe.storage.sqlite.session import SqliteDatabase
 from mailprobe.storage.sqlite.transactions import CLAIMS, READS, WRITES
 from mailprobe.storage.store import Store
 from mailprobe.storage.transaction import Function

@@ -24,9 +24,9 @@ from mailprobe.storage.records import (
 )
 from mailprobe.storage.sqlite import idempotency as idempotency_records
 from mailprobe.storage.sqlite import rate_window
+from mailprobe.storage.sqlite.database import SqliteDatabase
 from mailprobe.storage.sqlite.outbox import raise_meter
 from mailprobe.storage.sqlite.rate_window import SqliteWindow, Sum
-from mailprobe.storage.sqlite.session import SqliteDatabase
 
 R = TypeVar("R")
 

@@ -7,7 +7,7 @@ import httpx
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, COOKIE
+from mailprobe.api.pages.dashboard.sign_ins import BROWSER_COOKIE, COOKIE
 from tests.api.service_process import PATIENCE_S, Running
 from tests.browser.pages import LIST_S, BrowserPage
 

@@ -38,8 +38,8 @@ from mailprobe.api.pages.dashboard.frame import (
     is_operator,
 )
 from mailprobe.api.pages.dashboard.operators import ACCOUNTS
-from mailprobe.api.pages.dashboard.sessions import BROWSER_COOKIE, Session
 from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie, ShownKeys
+from mailprobe.api.pages.dashboard.sign_ins import BROWSER_COOKIE, SignIn
 from mailprobe.api.pages.dashboard.start_page import START, key_cookie
 from mailprobe.api.quota.plans import MICROS_PER_EUR, UNLIMITED
 from mailprobe.api.quota.pricing import micros_of
@@ -51,7 +51,7 @@ from mailprobe.storage.records import Account, Actor, SoldTier, Tier
 from mailprobe.storage.store import Store
 
 KEYS = f"{HOME}/keys"
-SESSION_ENDED = "Your session has ended, and nothing more was done. Sign in again."
+SIGN_IN_ENDED = "Your session has ended, and nothing more was done. Sign in again."
 USES_STORED_WITHIN = timedelta(minutes=2)  # they are stored every minute
 CAPS_PAGE = f"{HOME}/caps"
 CAPS = ("soft", "hard")
@@ -73,7 +73,7 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
 
     @pages.get(SIGN_IN)
     async def sign_in() -> Response:
-        error = SESSION_ENDED if "ended" in request.args else None
+        error = SIGN_IN_ENDED if "ended" in request.args else None
         return await frame.page("sign_in.html", "Sign in", next=_next_of(request.args), error=error)
 
     @pages.post(SIGN_IN)
@@ -81,14 +81,14 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
         admission_of(request.scope).admitted()
         if not frame.is_same_site():
             return await frame.error(403, "This form comes from another site.", "Sign in here.")
-        known_account = frame.sessions.account_of_browser(request.cookies.get(BROWSER_COOKIE))
-        if not frame.sign_ins.try_enter(frame.visitor(), known_account):
+        known_account = frame.sign_ins.account_of_browser(request.cookies.get(BROWSER_COOKIE))
+        if not frame.sign_in_limit.try_enter(frame.visitor(), known_account):
             return await frame.error(
                 429, "There were too many attempts to sign in.", "Wait a minute, then try again."
             )
         form = await form_fields()
         try:
-            known = await frame.sessions.caller_of_key(form.get("key", ""))
+            known = await frame.sign_ins.caller_of_key(form.get("key", ""))
         except Refusal:
             tried = key_hash(form.get("key", "").strip())
             await store.record_failed_sign_in(tried, known_account, frame.actor())
@@ -103,8 +103,8 @@ def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{HOME}/sign-out")
     @frame.signed_in
     async def sign_out() -> Response:
-        session: Session = g.session
-        await frame.sessions.end(session, frame.service.now(), frame.actor(session.caller))
+        sign_in: SignIn = g.sign_in
+        await frame.sign_ins.end(sign_in, frame.service.now(), frame.actor(sign_in.caller))
         response = away(SIGN_IN)
         response.delete_cookie(
             frame.cookie, path="/", httponly=True, samesite="Lax", secure=frame.is_https
@@ -131,7 +131,7 @@ def _register_welcome(pages: Blueprint, frame: Frame) -> None:
     @pages.get(f"{HOME}/welcome")
     async def welcome() -> Response:
         token = request.args.get("token", "")
-        if not await frame.sessions.is_welcome(token):
+        if not await frame.sign_ins.is_welcome(token):
             return await not_welcome()
         return await frame.page(
             "welcome.html", "Welcome", token=token, tiers=SOLD_TIERS, takes_own=takes_own, own=True
@@ -142,7 +142,7 @@ def _register_welcome(pages: Blueprint, frame: Frame) -> None:
         admission_of(request.scope).admitted()
         form = await form_fields()
         token, email = form.get("token", ""), form.get("email", "").strip()
-        if not (frame.is_same_site() and await frame.sessions.is_welcome(token)):
+        if not (frame.is_same_site() and await frame.sign_ins.is_welcome(token)):
             return await not_welcome()
         own = takes_own and form.get("own") == "on"
         tier = next((each for each in SOLD_TIERS if each == form.get("tier", "free")), None)

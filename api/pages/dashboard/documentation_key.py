@@ -13,8 +13,8 @@ from mailprobe.api.keys import key_hash
 from mailprobe.api.operations.keys import CreateKeyRequest, ManagementCreateKeyResponse
 from mailprobe.api.pages import documents
 from mailprobe.api.pages.dashboard.frame import HOME, Frame, away, caller, form_fields
-from mailprobe.api.pages.dashboard.sessions import COOKIE, SESSION_S
 from mailprobe.api.pages.dashboard.shown_keys import KeyCookie, ShownKeys
+from mailprobe.api.pages.dashboard.sign_ins import COOKIE, SIGN_IN_S
 from mailprobe.api.pages.examples import SignedInReader
 from mailprobe.api.refusals import KeyNotFound
 from mailprobe.storage.contract import StoreUnavailable
@@ -51,15 +51,15 @@ async def reader_of(frame: Frame) -> SignedInReader | None:
         return None
     admission_of(request.scope).admitted()
     try:
-        session = await frame.sessions.session_of(cookie)
-        if session is None:
+        sign_in = await frame.sign_ins.sign_in_of(cookie)
+        if sign_in is None:
             return None
-        key = _cookie(frame).read(session.caller).key
+        key = _cookie(frame).read(sign_in.caller).key
         is_good = bool(key) and isinstance(await frame.service.store.caller(key_hash(key)), Caller)
     except StoreUnavailable:
         return None
-    return SignedInReader(session.csrf, key if is_good else "", frame.service.takes_test_keys)
+    return SignedInReader(sign_in.csrf, key if is_good else "", frame.service.takes_test_keys)
 
 
 def _cookie(frame: Frame) -> KeyCookie:
-    return KeyCookie(frame.service.store, documents.ROOT, frame.is_https, SESSION_S)
+    return KeyCookie(frame.service.store, documents.ROOT, frame.is_https, SIGN_IN_S)

@@ -1,4 +1,4 @@
-"""The frame of every page of the dashboard: the session, the headers, forms and errors.
+"""The frame of every page of the dashboard: the sign-in, the headers, forms and errors.
 
 A browser may load nothing from elsewhere and run no script but ours (Content-Security-Policy).
 An operation of the API does the work of each page, by the API's own dispatcher; what it
@@ -29,13 +29,13 @@ from mailprobe.api.pages.dashboard.instants import when
 from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, read_parts
 from mailprobe.api.pages.dashboard.operators import Operators
 from mailprobe.api.pages.dashboard.refusal_words import words_of
-from mailprobe.api.pages.dashboard.sessions import (
+from mailprobe.api.pages.dashboard.sign_ins import (
     BROWSER_COOKIE,
     BROWSER_S,
-    SESSION_S,
-    Session,
-    Sessions,
+    SIGN_IN_S,
+    SignIn,
     SignInLimit,
+    SignIns,
     cookie_name,
     is_same_site,
 )
@@ -55,7 +55,7 @@ FORM_OCTETS_MAX = 16 * 1024
 FIELDS_MAX = 20
 NOTHING_TYPED: Mapping[str, str] = {}  # in the fields of a form
 SIGN_IN = f"{HOME}/sign-in"
-ENDED = f"{SIGN_IN}?ended=1"  # after something that only a page of a session sends
+ENDED = f"{SIGN_IN}?ended=1"  # after something that only a page of a sign-in sends
 LISTS_PAGE = f"{HOME}/lists"  # the only page whose form may have a file
 LIMITS_PAGE = f"{HOME}/caps"
 CSRF_FIELD, CSRF_HEADER = "csrf", "X-CSRF-Token"
@@ -111,9 +111,9 @@ class Frame:
     """The parts of the dashboard that its pages use."""
 
     service: Service
-    sessions: Sessions
+    sign_ins: SignIns
     operators: Operators
-    sign_ins: SignInLimit = field(default_factory=SignInLimit)
+    sign_in_limit: SignInLimit = field(default_factory=SignInLimit)
 
     @property
     def is_https(self) -> bool:
@@ -121,10 +121,10 @@ class Frame:
 
     @property
     def cookie(self) -> str:
-        """The name of the session's cookie."""
+        """The name of the sign-in's cookie."""
         return cookie_name(self.service.links.base_url)
 
-    # sessions
+    # sign-ins
 
     def signed_in(self, view: View, *, spends_units: bool = False) -> View:
         """A view for a signed-in browser; others are sent to sign in. A form needs its token.
@@ -137,16 +137,16 @@ class Frame:
             admission = admission_of(request.scope)
             if not spends_units:
                 admission.admitted()
-            session = await self.sessions.session_of(request.cookies.get(self.cookie))
-            if session is None:
+            sign_in = await self.sign_ins.sign_in_of(request.cookies.get(self.cookie))
+            if sign_in is None:
                 if is_part():  # leave the whole page
                     return Response(b"", 204, headers={**HEADERS, "HX-Redirect": ENDED})
                 wanted = quote(request.path, safe="/")  # a path may have line breaks
                 return away(f"{SIGN_IN}?next={wanted}" if request.method == "GET" else ENDED)
-            g.session = session
-            g.is_operator = await self.operators.includes(session.caller.account)
-            admission.identified(session.caller.account.id)
-            if request.method == "POST" and not await self._has_token(session):
+            g.sign_in = sign_in
+            g.is_operator = await self.operators.includes(sign_in.caller.account)
+            admission.identified(sign_in.caller.account.id)
+            if request.method == "POST" and not await self._has_token(sign_in):
                 return await self.error(
                     403, "This form is too old.", "Go back, reload the page, and send it again."
                 )
@@ -165,7 +165,7 @@ class Frame:
 
         return self.signed_in(guarded)
 
-    async def _has_token(self, session: Session) -> bool:
+    async def _has_token(self, sign_in: SignIn) -> bool:
         if not self.is_same_site():
             return False
         token = request.headers.get(CSRF_HEADER)
@@ -174,7 +174,7 @@ class Frame:
                 token = (await form_fields()).get(CSRF_FIELD, "")
             except NoToken:
                 return False
-        return session.has_token(token.encode())
+        return sign_in.has_token(token.encode())
 
     def is_same_site(self) -> bool:
         """Whether the request comes from a page of this service."""
@@ -187,7 +187,7 @@ class Frame:
         return self.service.visitor((request.scope["client"] or [""])[0], forwarded_for)
 
     def actor(self, by: Caller | None = None) -> Actor:
-        """The browser for the audit log; `by` is what its session is signed in with, if it is."""
+        """The browser for the audit log; `by` is what its sign-in is signed in with, if it is."""
         key_id, prefix = (None, None) if by is None else (by.key.id, by.key.prefix)
         return Actor("session", key_id, prefix, self.visitor() or None)
 
@@ -196,10 +196,10 @@ class Frame:
         return replace(self.actor(caller()), operator_id=caller().account.id)
 
     def with_cookie(self, response: Response, caller: Caller) -> Response:
-        """Begin a session, and remember the browser beyond it."""
+        """Begin a sign-in, and remember the browser beyond it."""
         cookies = [
-            (self.cookie, self.sessions.cookie_of(caller), SESSION_S, "/"),
-            (BROWSER_COOKIE, self.sessions.browser_cookie_of(caller), BROWSER_S, SIGN_IN),
+            (self.cookie, self.sign_ins.cookie_of(caller), SIGN_IN_S, "/"),
+            (BROWSER_COOKIE, self.sign_ins.browser_cookie_of(caller), BROWSER_S, SIGN_IN),
         ]
         for name, value, max_age, path in cookies:
             response.set_cookie(
@@ -214,11 +214,11 @@ class Frame:
         self, template: str, title: str, status: int = 200, /, **values: object
     ) -> Response:
         """A whole page."""
-        session: Session | None = g.get("session")
-        sections = sections_of(session)
+        sign_in: SignIn | None = g.get("sign_in")
+        sections = sections_of(sign_in)
         html = await render_template(
             f"dashboard/{template}",
-            title=title, session=session, sections=sections, tabs=TABS, here=here(sections),
+            title=title, session=sign_in, sections=sections, tabs=TABS, here=here(sections),
             assets=assets(), path=request.path, answers=ANSWERS_BY_COLOUR, instant=self.service.now(),
             links=self.service.links, once=token_hex(), when=partial(when, self.service.now()),
             **values,
@@ -258,7 +258,7 @@ class Frame:
         by: Caller | None = None,
         **path: str,
     ) -> OperationReply:
-        """Perform the operation of this name for the session's account. Raises Refusal.
+        """Perform the operation of this name for the sign-in's account. Raises Refusal.
 
         `by` is another key of the account, such as one for tests.
         """
@@ -334,10 +334,10 @@ async def _read_form() -> Mapping[str, str]:
 
 
 async def _read_form_with_file() -> Mapping[str, str]:
-    session: Session = g.session
+    sign_in: SignIn = g.sign_in
 
     def is_token(part: Part) -> bool:
-        return part.name == CSRF_FIELD and session.has_token(part.octets)
+        return part.name == CSRF_FIELD and sign_in.has_token(part.octets)
 
     boundary = request.mimetype_params.get("boundary", "")
     try:
@@ -353,9 +353,9 @@ async def _read_form_with_file() -> Mapping[str, str]:
     }
 
 
-def sections_of(session: Session | None) -> list[tuple[str, Sequence[Section]]]:
+def sections_of(sign_in: SignIn | None) -> list[tuple[str, Sequence[Section]]]:
     """The groups of pages: an own account has no limits, and only an operator runs the service."""
-    is_own = session is not None and session.caller.account.tier == "own"
+    is_own = sign_in is not None and sign_in.caller.account.tier == "own"
     groups: list[tuple[str, Sequence[Section]]] = [
         (name, [each for each in entries if not (is_own and each[1] == LIMITS_PAGE)])
         for name, entries in GROUPS
@@ -377,14 +377,14 @@ def is_part() -> bool:
 
 
 def is_operator() -> bool:
-    """Whether the session's account runs the service."""
+    """Whether the sign-in's account runs the service."""
     return bool(g.get("is_operator", False))
 
 
 def caller() -> Caller:
-    """The caller of the request's session."""
-    session: Session = g.session
-    return session.caller
+    """The caller of the request's sign-in."""
+    sign_in: SignIn = g.sign_in
+    return sign_in.caller
 
 
 def away(path: str) -> Response:

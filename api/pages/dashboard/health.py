@@ -15,7 +15,7 @@ JOBS_SEEN = 200
 CAUSES = {
     "monthly_quota_exceeded": "the month's verifications are used up",
     "hard_cap_reached": "your hard cap is reached",
-    "key_revoked": "its key was revoked; started again, it uses the key of this session",
+    "key_revoked": "its key was revoked; started again, it uses the key of this sign-in",
     "paused_by_operator": "the operator of this service paused it",
 }
 

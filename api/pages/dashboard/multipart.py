@@ -1,6 +1,6 @@
 """Reads the form that sends a list without script: multipart/form-data (RFC 7578), within bounds.
 
-The session's token comes first, and is checked before more of the body is read.
+The sign-in's token comes first, and is checked before more of the body is read.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,7 +18,7 @@ FIELD_OCTETS_MAX = 16 * 1024  # as of a form without a file
 
 
 class NoToken(Exception):
-    """The form does not begin with the session's token."""
+    """The form does not begin with the sign-in's token."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The store has only their hashes, and the page is another request (after a redirect, so that
 a reload makes no second key), perhaps of another process. So the browser that asked for the
-keys carries them there, in a cookie that scripts cannot read. It is signed with its session's
+keys carries them there, in a cookie that scripts cannot read. It is signed with its sign-in's
 key, so that no other site can plant keys of its own.
 """
 
@@ -60,7 +60,7 @@ class KeyCookie:
         return response
 
     def read(self, caller: Caller) -> ShownKeys:
-        """The keys that this session's page has to show; none are the usual case."""
+        """The keys that this sign-in's page has to show; none are the usual case."""
         try:
             words: Mapping[str, str] = self._signed.loads(
                 request.cookies.get(COOKIE, ""), max_age=self.kept_s

@@ -11,7 +11,7 @@ import pytest
 from mailprobe.api.keys import key_hash
 from mailprobe.api.operations.audit import AuditChange, AuditEntry
 from mailprobe.api.pages.dashboard.audit_page import ACTOR_WORDS, KIND_WORDS, what_of
-from mailprobe.api.pages.dashboard.sessions import TRIES_EACH
+from mailprobe.api.pages.dashboard.sign_ins import TRIES_EACH
 from mailprobe.api.serve import create_app
 from mailprobe.storage.audit import ActKind, EntryFilter
 from mailprobe.storage.records import ActorKind

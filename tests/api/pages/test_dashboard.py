@@ -1,4 +1,4 @@
-"""The dashboard without a browser: sessions, forms, and what strangers and other accounts get."""
+"""The dashboard without a browser: sign-ins, forms, and what strangers and other accounts get."""
 
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -14,17 +14,17 @@ from mailprobe.api.keys import key_hash
 from mailprobe.api.live.server import LiveServer
 from mailprobe.api.observability import request_context
 from mailprobe.api.pages.dashboard.assets import assets
-from mailprobe.api.pages.dashboard.sessions import (
+from mailprobe.api.pages.dashboard.shown_keys import COOKIE as KEYS_COOKIE
+from mailprobe.api.pages.dashboard.sign_ins import (
     BROWSER_COOKIE,
     COOKIE,
     HOST_COOKIE,
-    SESSION_S,
+    SIGN_IN_S,
     TRIES_EACH,
     TRIES_S,
-    Sessions,
+    SignIns,
     is_same_site,
 )
-from mailprobe.api.pages.dashboard.shown_keys import COOKIE as KEYS_COOKIE
 from mailprobe.api.serve import create_app
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.sqlite.memory import MemoryStore
@@ -165,12 +165,12 @@ async def test_strangers_do_not_shut_out_a_browser_that_has_signed_in_before(aut
         assert (await visitor.post("/sign-in", {"key": shop.provisioning})).status == 429
 
 
-async def test_a_session_ends(autojump_clock):
+async def test_a_sign_in_ends(autojump_clock):
     async with open_shop() as shop:
         visitor = await signed_in(shop)
         got = await visitor.post("/sign-in", {"key": shop.provisioning})
         cookie = got.headers["set-cookie"].splitlines()[0]
-        for word in ("HttpOnly", "SameSite=Lax", "Secure", f"Max-Age={SESSION_S}", "Path=/"):
+        for word in ("HttpOnly", "SameSite=Lax", "Secure", f"Max-Age={SIGN_IN_S}", "Path=/"):
             assert word in cookie
         assert visitor.cookie is not None
         for forged in ("x", visitor.cookie[:-2] + "zz", visitor.cookie.replace(".", "", 1)):
@@ -254,15 +254,15 @@ async def test_another_accounts_things_are_not_found(autojump_clock):
         assert await shop.store.caller(key_hash(shop.key)) is not None
 
 
-async def test_a_session_opens_the_live_socket_from_our_own_pages_only(autojump_clock):
+async def test_a_sign_in_opens_the_live_socket_from_our_own_pages_only(autojump_clock):
     async with open_shop() as shop:
         visitor = await signed_in(shop)
-        sessions = Sessions(shop.store)
+        sign_ins = SignIns(shop.store)
 
-        async def session_caller(headers: Mapping[str, str]) -> Any:
-            return await sessions.caller_of_headers(headers, shop.service.links.base_url)
+        async def signed_in_caller(headers: Mapping[str, str]) -> Any:
+            return await sign_ins.caller_of_headers(headers, shop.service.links.base_url)
 
-        live = LiveServer(shop.service, trio.Event(), session_caller)
+        live = LiveServer(shop.service, trio.Event(), signed_in_caller)
         headers = {"Cookie": f"{HOST_COOKIE}={visitor.cookie}", "Origin": "https://api.test"}
         async with open_live(shop, live, headers=headers) as socket:
             await socket.send("ann@friendly.test", {"type": "end"})
@@ -285,7 +285,7 @@ async def test_a_stranger_with_a_strange_path_is_sent_to_sign_in(autojump_clock)
             assert (location.count("="), " " in location) == (1, False)
 
 
-async def test_a_host_beside_ours_cannot_plant_a_session(autojump_clock):
+async def test_a_host_beside_ours_cannot_plant_a_sign_in(autojump_clock):
     """Browsers refuse it the name that begins with __Host-, and another name opens nothing."""
     async with open_shop() as shop:
         visitor = await signed_in(shop)
@@ -311,7 +311,7 @@ async def test_signing_out_takes_the_keys_that_the_browser_still_shows(autojump_
 
 async def test_the_first_account_is_made_once(autojump_clock):
     async with open_shop() as shop:
-        token = Sessions(shop.store).welcome_token()
+        token = SignIns(shop.store).welcome_token()
         visitor = PageClient(shop)
         assert (await visitor.get(f"/welcome?token={token}")).status == 404
         made = await visitor.post("/welcome", {"token": token, "email": "eve@example.org"})
@@ -324,7 +324,7 @@ async def open_empty_shop() -> AsyncIterator[tuple[RunningService, MemoryStore, 
     async with open_shop() as shop:
         store = MemoryStore(shop.clock)
         shop.app = create_app(replace(shop.service, store=store))
-        yield shop, store, Sessions(store).welcome_token()
+        yield shop, store, SignIns(store).welcome_token()
 
 
 async def test_a_burst_on_the_one_time_link_makes_one_account(autojump_clock):
@@ -395,7 +395,7 @@ async def test_money_is_shown_only_where_prices_exist(autojump_clock):
                 assert (b"2,147,483,647" in got.octets) is False
 
 
-async def test_signing_out_ends_the_session_for_every_holder_of_its_cookie(autojump_clock):
+async def test_signing_out_ends_the_sign_in_for_every_holder_of_its_cookie(autojump_clock):
     async with open_shop() as shop:
         visitor, other = await signed_in(shop), await signed_in(shop)
         stolen = PageClient(shop)

@@ -11,10 +11,10 @@ import trio
 
 from mailprobe.storage import open_store
 from mailprobe.storage.list_jobs import list_lines, lists
+from mailprobe.storage.postgres.database import PostgresDatabase
 from mailprobe.storage.postgres.driver import schema
 from mailprobe.storage.postgres.driver.partitions import LINES, LISTED
 from mailprobe.storage.postgres.driver.server import PostgresServer, TransactionConnection
-from mailprobe.storage.postgres.session import PostgresDatabase
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import assert_no_deadlock, open_once, query
 from tests.storage.contract.list_calls import answer, claimed, running

@@ -124,7 +124,7 @@ async def fill_accounts(store: Store, account_id: str, other_id: str, now: datet
     )  # fmt: skip
     await store.note_key_uses([used.id])
     await store.revoke_key(account_id, revoked.key.id)
-    await store.end_session("signed out", now + timedelta(days=7), account_id, COMMAND_LINE)
+    await store.end_sign_in("signed out", now + timedelta(days=7), account_id, COMMAND_LINE)
     await store.record_bounces(account_id, ["ann@shop.test"], "ses")
     for kind in MESSAGES_KEPT_MAX:
         await store.enqueue_message(kind, account_id, f"{kind} 1", b"\0\xff", due_at=now)
@@ -211,7 +211,7 @@ async def everything_in(store: Store) -> list[Any]:
     found += [jobs, *[await store.attempts(job.id) for job in jobs]]
     found += [await store.messages(kind, limit=100) for kind in MESSAGES_KEPT_MAX]
     found += [await store.stored_list("l"), await store.chunks("l", first=0, limit=9)]
-    found += [await store.list_columns("l"), await store.has_session_ended("signed out")]
+    found += [await store.list_columns("l"), await store.has_sign_in_ended("signed out")]
     found += [await store.list_marks("l", first=0), await store.pauses()]
     found += [await store.list_waits(["l"]), await store.host_tolerances()]
     found += [await store.audit(account.id) for account in await store.accounts()]

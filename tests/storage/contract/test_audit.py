@@ -240,7 +240,7 @@ ACTS: dict[str, Callable[[Store, Caller], Any]] = {
     "change": lambda store, caller: store.change_account(caller.account.id, tier="scale"),
     "delete": lambda store, caller: store.delete_account(caller.account.id),
     "list": lambda store, caller: store.delete_list("list-1"),
-    "sign out": lambda store, caller: store.end_session("s", NOON, caller.account.id, SERVICE),
+    "sign out": lambda store, caller: store.end_sign_in("s", NOON, caller.account.id, SERVICE),
 }
 
 
@@ -267,7 +267,7 @@ async def test_an_act_whose_entry_fails_was_not_done(
 async def everything(store: Store, caller: Caller) -> list[Any]:
     id = caller.account.id
     known = [await store.account(id), await store.keys(id), await store.stored_list("list-1")]
-    return [*known, await store.has_session_ended("s")]
+    return [*known, await store.has_sign_in_ended("s")]
 
 
 async def test_two_services_write_all_entries(store: Store, clock: Clock) -> None:

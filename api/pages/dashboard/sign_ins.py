@@ -1,8 +1,8 @@
 """Signed-in browsers: a signed cookie that names a provisioning key, and ends.
 
-A session lasts as long as its key: revoking it ends the session at once, in every process,
+A sign-in lasts as long as its key: revoking it ends the sign-in at once, in every process,
 as signing out does. Forms carry a token made from the cookie, so that another site cannot
-send them. Only ended sessions are stored; the secret comes from the store, the same for all
+send them. Only ended sign-ins are stored; the secret comes from the store, the same for all
 its processes.
 """
 
@@ -28,9 +28,9 @@ from mailprobe.storage.store import Store
 
 COOKIE = "mailprobe_session"
 # Over https a browser takes this name from our own host alone, not from one beside or above it: such
-# a host could let somebody work, unaware, in a session of its own account (RFC 6265bis 4.1.3.2).
+# a host could let somebody work, unaware, in a sign-in of its own account (RFC 6265bis 4.1.3.2).
 HOST_COOKIE = f"__Host-{COOKIE}"
-SESSION_S = 12 * 3600
+SIGN_IN_S = 12 * 3600
 BROWSER_COOKIE = "mailprobe_browser"  # has signed in before
 BROWSER_S = 180 * 24 * 3600
 WELCOME_S = 24 * 3600
@@ -41,7 +41,7 @@ CLIENTS_MAX = 10_000  # remembered
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SignIn:
     """A signed-in browser."""
 
     caller: Caller
@@ -49,16 +49,16 @@ class Session:
     id: str
 
     def has_token(self, token: bytes) -> bool:
-        """Whether a form carries this session's token; takes the same time for any other."""
+        """Whether a form carries this sign-in's token; takes the same time for any other."""
         return hmac.compare_digest(token, self.csrf.encode())
 
 
 def cookie_name(base_url: str) -> str:
-    """The name of the session's cookie of a service at this URL."""
+    """The name of the sign-in's cookie of a service at this URL."""
     return HOST_COOKIE if base_url.startswith("https://") else COOKIE
 
 
-class Sessions:
+class SignIns:
     """Makes and reads cookies, form tokens and the link of the first start."""
 
     def __init__(self, store: Store) -> None:
@@ -81,12 +81,12 @@ class Sessions:
         return URLSafeTimedSerializer(self._secret, "welcome", signer_kwargs=SIGNER)
 
     def cookie_of(self, caller: Caller) -> str:
-        """The value of a new session's cookie."""
+        """The value of a new sign-in's cookie."""
         words = {"a": caller.account.id, "k": caller.key.id, "n": secrets.token_hex(8)}
         return str(self._cookies.dumps(words))
 
     def browser_cookie_of(self, caller: Caller) -> str:
-        """What a browser keeps beyond its session: an account that it has signed in to."""
+        """What a browser keeps beyond its sign-in: an account that it has signed in to."""
         return str(self._browsers.dumps(caller.account.id))
 
     def account_of_browser(self, cookie: str | None) -> str | None:
@@ -97,36 +97,36 @@ class Sessions:
             return None
 
     def csrf_of(self, cookie: str) -> str:
-        """The token of the forms of this session."""
+        """The token of the forms of this sign-in."""
         return hmac.digest(self._secret, f"form {cookie}".encode(), "sha256").hex()
 
-    async def session_of(self, cookie: str | None) -> Session | None:
-        """The session of a cookie; None if it has ended. Raises StoreUnavailable."""
+    async def sign_in_of(self, cookie: str | None) -> SignIn | None:
+        """The sign-in of a cookie; None if it has ended. Raises StoreUnavailable."""
         if not cookie:
             return None
         try:
-            words = self._cookies.loads(cookie, max_age=SESSION_S)
+            words = self._cookies.loads(cookie, max_age=SIGN_IN_S)
         except BadSignature:
             return None
         account = await self._store.account(words["a"])
         keys = await self._store.keys(words["a"])
         key = next((each for each in keys if each.id == words["k"]), None)
-        if account is None or key is None or await self._store.has_session_ended(words["n"]):
+        if account is None or key is None or await self._store.has_sign_in_ended(words["n"]):
             return None
-        return Session(Caller(account, key), self.csrf_of(cookie), words["n"])
+        return SignIn(Caller(account, key), self.csrf_of(cookie), words["n"])
 
-    async def end(self, session: Session, now: datetime, by: Actor) -> None:
+    async def end(self, sign_in: SignIn, now: datetime, by: Actor) -> None:
         """Sign out: the cookie opens nothing any more, in any process. Raises StoreUnavailable."""
-        until = now + timedelta(seconds=SESSION_S)
-        await self._store.end_session(session.id, until, session.caller.account.id, by)
+        until = now + timedelta(seconds=SIGN_IN_S)
+        await self._store.end_sign_in(sign_in.id, until, sign_in.caller.account.id, by)
 
     async def caller_of_headers(self, headers: Mapping[str, str], base_url: str) -> Caller | None:
-        """The caller of a browser's WebSocket; None without a session, or from another site."""
+        """The caller of a browser's WebSocket; None without a sign-in, or from another site."""
         cookies = parse_cookie(headers.get("cookie"))
         if not is_same_site(headers.get("origin", ""), headers.get("host"), base_url):
             return None
-        session = await self.session_of(cookies.get(cookie_name(base_url)))
-        return None if session is None else session.caller
+        sign_in = await self.sign_in_of(cookies.get(cookie_name(base_url)))
+        return None if sign_in is None else sign_in.caller
 
     async def caller_of_key(self, key: str) -> Caller:
         """The account that a provisioning key opens. Raises Refusal, StoreUnavailable."""
