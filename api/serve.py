@@ -69,6 +69,7 @@ from mailprobe.api.rest.app import ApiApp, create_api
 from mailprobe.api.service import Build, Deployment, Payments, Service, new_service
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings
+from mailprobe.api.sign_in.mails import open_sign_in_mails
 from mailprobe.api.watchdog import Watchdog
 from mailprobe.engine import Engine, open_engine
 from mailprobe.engine.background import contained, running_loops, supervised
@@ -206,6 +207,9 @@ async def open_service(
             size=StoreSize(settings.database_readers, settings.database_writers),
         ) as opened,
         _open_payments_and_alerts(settings, opened, plans, links, rng) as (payments, alerts),
+        open_sign_in_mails(
+            links, now=utc_now, url=settings.alert_smtp_url, sender=settings.alert_from
+        ) as sign_in_mails,
         open_background_writes() as background_writes,
         nullcontext(metrics.timed(opened) if metrics else opened) as store,
         _open_engine(settings, store, metrics, deployment, reputation.observer) as (
@@ -237,6 +241,7 @@ async def open_service(
                 pauses=FleetPauses(socket.gethostname()),
             ),
             alerts=alerts,
+            sign_in_mails=sign_in_mails,
             build=await _build(settings),
             list_limits=list_limits_of(settings),
             reputation=reputation,
@@ -399,7 +404,9 @@ def shared_cache_of(
 def create_app(service: Service) -> ApiApp:
     """The operations and the pages as one ASGI application. It opens and closes nothing."""
     app = create_api(service)
-    frame = Frame(service, SignIns(service.store), Operators(service.store, service.operators))
+    frame = Frame(
+        service, SignIns(service.store, service.now), Operators(service.store, service.operators)
+    )
     app.register_blueprint(dashboard_blueprint(frame))
     documentation = Documentation(
         lambda: description(service.links),
@@ -413,7 +420,7 @@ def create_app(service: Service) -> ApiApp:
 
 def create_live_server(service: Service, drain: trio.Event) -> LiveServer:
     """Create what serves live sockets until `drain`, to keys and to the dashboard's sign-ins."""
-    sign_ins = SignIns(service.store)
+    sign_ins = SignIns(service.store, service.now)
 
     async def signed_in_caller(headers: Mapping[str, str]) -> Caller | None:
         return await sign_ins.caller_of_headers(headers, service.links.base_url)

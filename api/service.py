@@ -81,6 +81,14 @@ class AlertService(Protocol):
         ...
 
 
+class SignInMailService(Protocol):
+    """Mails with links that sign in. They are sent soon, and not waited for."""
+
+    def send_link(self, to: str, token: str, until: datetime) -> None: ...
+
+    def send_invitation(self, to: str, token: str, until: datetime, role: str, by: str) -> None: ...
+
+
 class RecentAccounts:
     """Accounts whose assistants this process has answered; the oldest are forgotten.
 
@@ -140,6 +148,7 @@ class Service:
     store_check: StoreCheck
     payments: Payments | None = None  # None: no billing provider
     alerts: AlertService | None = None  # None: no alerts
+    sign_in_mails: SignInMailService | None = None  # None: no mail is set up
     jobs: JobService | None = None  # None: no jobs
     lists: JobService | None = None  # None: no lists
     takes_test_keys: bool = True

@@ -206,10 +206,10 @@ def insert_key(db: Database, account: int, key: Key, sha256: str, by: Actor) -> 
 
 
 def list_keys(db: Database, account_id: str) -> list[Key]:
-    """Return the account's active keys of all kinds, oldest first."""
+    """Return the account's active keys of all kinds but those of people, oldest first."""
     rows = db.all(
         f"SELECT {KEY_COLUMNS} FROM accounts JOIN keys ON keys.account = accounts.number"
-        " WHERE accounts.id = :id AND revoked_at IS NULL ORDER BY keys.number",
+        " WHERE accounts.id = :id AND revoked_at IS NULL AND kind <> 'person' ORDER BY keys.number",
         {"id": account_id},
     )
     return [key_of(row) for row in rows]

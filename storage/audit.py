@@ -29,7 +29,7 @@ ENTRIES_MAX = 10_000
 ActKind = Literal[
     "account_created", "account_deleted", "plan_changed", "caps_changed", "alerts_changed",
     "key_created", "key_revoked", "list_deleted", "lists_paused", "lists_unpaused",
-    "egress_paused", "egress_resumed", "signed_in", "signed_out", "sign_in_failed",
+    "egress_paused", "egress_resumed", "person_invited", "role_changed", "person_removed", "signed_in", "signed_out", "sign_in_failed",
 ]  # fmt: skip
 
 
@@ -38,8 +38,8 @@ class Act:
     """What was done. `changes` has the fields of Account that changed: before, and after."""
 
     kind: ActKind
-    subject: str | None = None  # the id of the key or the list, the name of the egress
-    name: str | None = None  # the key's label, the list's name
+    subject: str | None = None  # the id of the key, the list or the person, the name of the egress
+    name: str | None = None  # the key's label, the list's name, the person's e-mail address
     prefix: str | None = None  # the key's first characters
     changes: Mapping[str, tuple[object, object]] = field(default_factory=dict)
 
@@ -70,11 +70,12 @@ TABLE = "audit_entries"
 DELETION: ActKind = "account_deleted"  # the entry that stays of a deleted account
 COLUMNS = (
     "id, at, kind, subject, name, prefix, changes, actor, actor_key, actor_prefix, address, times,"
-    " on_account"
+    " on_account, actor_person"
 )
 INSERT = (
     f"INSERT INTO {TABLE} (account, {COLUMNS}) VALUES (:account, :id, :at, :kind, :subject, :name,"
-    " :prefix, :changes, :actor, :actor_key, :actor_prefix, :address, 1, :on_account)"
+    " :prefix, :changes, :actor, :actor_key, :actor_prefix, :address, 1, :on_account,"
+    " :actor_person)"
 )
 TRIM = (
     f"DELETE FROM {TABLE} WHERE account = :account AND kind = :kind AND (at, number) <="
@@ -147,13 +148,9 @@ def _row(
         "actor": by.kind,
         "actor_key": by.key_id,
         "actor_prefix": by.key_prefix,
+        "actor_person": by.person,
         "address": by.address,
     }
-
-
-def record_sign_in(db: Database, account_id: str, by: Actor) -> None:
-    """Record a sign-in, before the browser gets its session."""
-    add_to(db, account_id, by, Act("signed_in"))
 
 
 def record_failed_sign_in(db: Database, sha256: str, account_id: str | None, by: Actor) -> None:
@@ -231,16 +228,15 @@ def read_entries(
 
 def _entry(row: Row) -> Entry:
     id, at, kind, subject, name, prefix, changes, actor, key_id, key_prefix, address, *rest = row
-    times, on_account = rest
+    times, on_account, person = rest
     changed = {name: (before, after) for name, (before, after) in json.loads(changes).items()}
     act = Act(kind, subject, name, prefix, changed)
-    by = Actor(actor, key_id, key_prefix, address)
+    by = Actor(actor, key_id, key_prefix, address, person=person)
     return Entry(id, instant(at), act, by, times, on_account)
 
 
 class AuditStore(StorePart):
     """The part of the store that keeps the audit log of each account."""
 
-    record_sign_in = write(record_sign_in)
     record_failed_sign_in = write(record_failed_sign_in)
     audit = read(read_entries)

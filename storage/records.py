@@ -15,7 +15,8 @@ SoldTier = Literal["free", "builder", "scale"]  # those that answers name
 # `own` is an operator's own account, without limits and prices; answers call it `scale`.
 Tier = Literal["free", "builder", "scale", "own"]
 # The two kinds of forms are publishable: they stand in web pages.
-KeyKind = Literal["standard", "test", "provisioning", "form", "form_test"]
+# A `person` acts by a key that nobody knows (mailprobe.storage.people).
+KeyKind = Literal["standard", "test", "provisioning", "form", "form_test", "person"]
 JobState = Literal["pending", "delivering", "done", "failed"]
 Work = Literal["verify", "deliver"]  # the next step of a job
 MessageKind = Literal["alert", "meter"]
@@ -72,6 +73,11 @@ class Key:
         return self.kind in ("test", "form_test")
 
     @property
+    def signs_in(self) -> bool:
+        """Does a browser act by it, for a person or for whoever has the provisioning key?"""
+        return self.kind in ("provisioning", "person")
+
+    @property
     def is_publishable(self) -> bool:
         """May it stand in a web page? It is then good for the checks of forms alone."""
         return self.kind in ("form", "form_test")
@@ -87,11 +93,11 @@ class Caller:
     def may_see(self, account_id: str, *, is_test: bool) -> bool:
         """Whether a list or a job of this account and kind is the caller's.
 
-        A provisioning key, by which a browser signs in, sees both kinds.
+        A browser that is signed in sees both kinds.
         """
         if account_id != self.account.id:
             return False
-        return self.key.kind == "provisioning" or self.key.is_test == is_test
+        return self.key.signs_in or self.key.is_test == is_test
 
 
 class Window(Sequence[tuple[datetime, int]]):
@@ -389,6 +395,7 @@ class Actor:
     # The account of an operator who acts on others: theirs learn neither key nor address, and an
     # entry in its own log says what was done to which account.
     operator_id: str | None = None
+    person: str | None = None  # the e-mail address of the person who acts
 
 
 SERVICE = Actor("service")

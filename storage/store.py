@@ -28,9 +28,11 @@ from mailprobe.storage.list_jobs.queues import QueueStore
 from mailprobe.storage.list_jobs.store import ListStore
 from mailprobe.storage.outbox import OutboxStore
 from mailprobe.storage.pauses import PauseStore
+from mailprobe.storage.people.links import LinkStore
+from mailprobe.storage.people.people import PeopleStore
+from mailprobe.storage.people.sign_ins import SignInStore
 from mailprobe.storage.records import Tier
 from mailprobe.storage.shared_cache import SharedCacheStore
-from mailprobe.storage.sign_ins import SignInStore
 from mailprobe.storage.tolerances.store import ToleranceStore
 from mailprobe.storage.usage import UsageStore
 
@@ -44,7 +46,9 @@ class Store(
     ListStore,
     QueueStore,
     BounceStore,
+    PeopleStore,
     SignInStore,
+    LinkStore,
     AuditStore,
     EgressStore,
     PauseStore,

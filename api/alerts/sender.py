@@ -303,10 +303,10 @@ async def open_alerts(
     block waits up to a second for the current message. Raises WrongSetting.
     """
     if mailer is None and url is not None:
-        mailer = RelayMailer(_relay(url))
+        mailer = RelayMailer(relay_of(url))
     workers = []
     if mailer is not None:
-        sender = _checked(sender or f"mailprobe@{host_name()}")
+        sender = sender_of(sender or f"mailprobe@{host_name()}")
         alert_sender = AlertSender(
             store, mailer, now=now, rng=rng, dashboard_url=links.dashboard_url, sender=sender
         )
@@ -317,14 +317,15 @@ async def open_alerts(
         yield alerts
 
 
-def _relay(url: str) -> Relay:
+def relay_of(url: str) -> Relay:
+    """The relay of MAILPROBE_ALERT_SMTP_URL. Raises WrongSetting."""
     try:
         return read_relay(url, host_name())
     except ValueError:  # its message might contain the password
         raise WrongSetting("MAILPROBE_ALERT_SMTP_URL cannot be read") from None
 
 
-def _checked(sender: str) -> str:
+def sender_of(sender: str) -> str:
     """The sender, if it is a valid header address; else raises WrongSetting."""
     try:
         address = Address(addr_spec=sender)

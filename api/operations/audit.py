@@ -67,6 +67,9 @@ class AuditEntry(Struct, frozen=True, kw_only=True):
         str | None, says("The id of the key; of a session the key that it was signed in with.")
     ] = None
     actor_key_prefix: Annotated[str | None, says("The first characters of that key.")] = None
+    actor_email: Annotated[str | None, says("The person who did it, where one was signed in.")] = (
+        None
+    )
     client_address: Annotated[str | None, says("The IP address that it was done from.")] = None
     on_account_id: Annotated[str | None, says("The other account that an operator did it to.")] = (
         None
@@ -196,6 +199,7 @@ def entry_of(entry: Entry) -> AuditEntry:
     return AuditEntry(
         id=entry.id, at=entry.at, kind=act.kind, times=entry.times,
         actor=by.kind, actor_key_id=by.key_id, actor_key_prefix=by.key_prefix,
+        actor_email=by.person,
         client_address=by.address, on_account_id=entry.on_account,
         subject_id=act.subject, name=act.name, prefix=act.prefix,
         changes=[_change(field, *values) for field, values in act.changes.items()],

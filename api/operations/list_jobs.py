@@ -174,7 +174,7 @@ class ListSummary(Struct, frozen=True):
 async def list_lists(service: Service, call: Call) -> OperationReply:
     """The account's lists of the key's kind, newest first."""
     caller = call.caller
-    kind = None if caller.key.kind == "provisioning" else caller.key.is_test
+    kind = None if caller.key.signs_in else caller.key.is_test
     text = call.only_value("search", "lists") or ""
     found = await service.store.lists(caller.account.id, limit=LISTED_MAX, is_test=kind)
     matching = [each for each in found if each.matches(text)]

@@ -95,13 +95,15 @@ class Call:
     kept: bool = False  # the answer was stored in the transaction that did the work
     repeats: "Repeats | None" = None  # of an upload with an idempotency key
     client: str = ""  # as in Inbound
-    is_of_browser: bool = False  # a session of the dashboard asks, not the key itself
+    by: Actor | None = None  # of the dashboard, where a browser asks; None: the key itself
 
     def actor(self, service: "Service") -> Actor:
         """Who acts, for the audit log, and the address from where."""
+        if self.by is not None:
+            return self.by
         key, forwarded_for = self.caller.key, self.sent.get("x-forwarded-for", "")
         address = service.visitor(self.client, forwarded_for) or None
-        return Actor("session" if self.is_of_browser else "key", key.id, key.prefix, address)
+        return Actor("key", key.id, key.prefix, address)
 
     def only_value(self, name: str, section: Section) -> str | None:
         """The value of a query parameter, if there is one. Raises InvalidRequest for several."""

@@ -3,6 +3,7 @@
 from mailprobe.api.pages.dashboard.sign_ins import SignIns
 from mailprobe.api.serve import links_of
 from mailprobe.api.settings import Settings
+from mailprobe.storage import utc_now
 from mailprobe.storage.store import Store
 
 
@@ -11,7 +12,7 @@ async def welcome_lines(store: Store, settings: Settings) -> list[str]:
     if await store.accounts():
         return []
     links = links_of(settings)
-    url = f"{links.dashboard_url}/welcome?token={SignIns(store).welcome_token()}"
+    url = f"{links.dashboard_url}/welcome?token={SignIns(store, utc_now).welcome_token()}"
     return [
         "mailprobe: there is no account yet; make one in the browser, by this link:",
         f"  {url}",

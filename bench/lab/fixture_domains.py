@@ -23,7 +23,7 @@ class Firm:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class FixturePerson:
     name: str
     address: str
 
@@ -179,28 +179,28 @@ NOT_ADDRESSES = (
 
 
 @cache
-def staff(firm: Firm) -> tuple[Person, ...]:
+def staff(firm: Firm) -> tuple[FixturePerson, ...]:
     """Return the people with a mailbox at the firm, each with a different name."""
     rng = Random(firm.domain)
     shapes = ("{first}.{last}", "{first}.{last}", "{f}{last}", "{first}", "{f}.{last}")
     shape = rng.choice(shapes)
-    people: dict[str, Person] = {}
+    people: dict[str, FixturePerson] = {}
     while len(people) < STAFF:
         first, last = rng.choice(FIRST_NAMES), rng.choice(LAST_NAMES)
         local = shape.format(first=plain(first), f=plain(first)[0], last=plain(last))
-        people.setdefault(local, Person(f"{first} {last}", f"{local}@{firm.domain}"))
+        people.setdefault(local, FixturePerson(f"{first} {last}", f"{local}@{firm.domain}"))
     return tuple(people.values())
 
 
-def offices(firm: Firm) -> tuple[Person, ...]:
-    return (Person("", f"info@{firm.domain}"), Person("", f"sales@{firm.domain}"))
+def offices(firm: Firm) -> tuple[FixturePerson, ...]:
+    return (FixturePerson("", f"info@{firm.domain}"), FixturePerson("", f"sales@{firm.domain}"))
 
 
-def leavers(firm: Firm) -> tuple[Person, ...]:
+def leavers(firm: Firm) -> tuple[FixturePerson, ...]:
     """Return the former staff, whose mailboxes no longer exist."""
     rng = Random(f"left {firm.domain}")
     return tuple(
-        Person(
+        FixturePerson(
             f"{first} {last}",
             f"{plain(first)}.{plain(last)}-{rng.randrange(80, 100)}@{firm.domain}",
         )

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 
 from mailprobe.bench.lab import fixture_domains
-from mailprobe.bench.lab.fixture_domains import Firm, Person
+from mailprobe.bench.lab.fixture_domains import Firm, FixturePerson
 from mailprobe.bench.lab.scenarios import HUB_KIND, KINDS
 from mailprobe.engine.verdict import Outcome
 
@@ -25,7 +25,7 @@ SEED = 2024
 FIRST_DAY, DAYS = date(2023, 1, 2), 720
 
 Row = tuple[str, str, str, str, str]
-KnownPeople = tuple[Firm, Person]
+KnownPeople = tuple[Firm, FixturePerson]
 
 # how many rows turn out how: 300 with 6 duplicates and 2 without an address
 SHARES: dict[Outcome, int] = {
@@ -82,7 +82,9 @@ def _rows(rng: Random, outcome: Outcome, share: int) -> list[Row]:
 def _candidates(outcome: Outcome) -> Iterable[KnownPeople]:
     """Everybody whose address turns out so, one of each firm before the second of any."""
     if outcome is Outcome.SYNTAX:
-        return [(NOBODY, Person(_name_in(text), text)) for text in fixture_domains.NOT_ADDRESSES]
+        return [
+            (NOBODY, FixturePerson(_name_in(text), text)) for text in fixture_domains.NOT_ADDRESSES
+        ]
     who = PEOPLE.get(outcome, fixture_domains.staff)
     firms = [
         [(firm, person) for person in who(firm)]
@@ -108,25 +110,26 @@ def _is(firm: Firm, outcome: Outcome) -> bool:
     return kind is not None and kind.outcome is outcome
 
 
-def _deliverable(firm: Firm) -> Sequence[Person]:
+def _deliverable(firm: Firm) -> Sequence[FixturePerson]:
     """The staff, then the office."""
     return (*fixture_domains.staff(firm), *fixture_domains.offices(firm)[:1])
 
 
-def _international(firm: Firm) -> Sequence[Person]:
+def _international(firm: Firm) -> Sequence[FixturePerson]:
     return [
-        Person(local.title(), f"{local}@{firm.domain}") for local in fixture_domains.INTERNATIONAL
+        FixturePerson(local.title(), f"{local}@{firm.domain}")
+        for local in fixture_domains.INTERNATIONAL
     ]
 
 
-PEOPLE: dict[Outcome, Callable[[Firm], Sequence[Person]]] = {
+PEOPLE: dict[Outcome, Callable[[Firm], Sequence[FixturePerson]]] = {
     Outcome.DELIVERABLE: _deliverable,
     Outcome.UNDELIVERABLE: fixture_domains.leavers,
     Outcome.NEEDS_SMTPUTF8: _international,
 }
 
 
-def _row(rng: Random, firm: Firm, person: Person) -> Row:
+def _row(rng: Random, firm: Firm, person: FixturePerson) -> Row:
     """As people type: names in capitals or missing, days missing."""
     name = person.name
     chance = rng.random()

@@ -26,6 +26,8 @@ KEYS = {  # of the tables without a number
     "host_tolerances": "egress, host",
     "rate_windows": "key, at",
     "receivers": "account, host",
+    "sign_in_links": "sha256",
+    "sign_ins": "id",
     "refusals": "account, minute, key, failed_check, place",
 }
 

@@ -52,6 +52,10 @@ def _end(db: Database, account: int) -> None:
         "UPDATE lists SET state = 'cancelled', ended_at = :now WHERE account = :account"
         " AND ended_at IS NULL",
         "DELETE FROM outbox WHERE account = :account AND kind = 'alert'",
+        "DELETE FROM sign_in_links WHERE address IN"
+        " (SELECT address FROM people WHERE account = :account)",
+        "DELETE FROM sign_ins WHERE account = :account",
+        "DELETE FROM people WHERE account = :account",
         "DELETE FROM pauses WHERE kind = 'account'"
         " AND name = (SELECT id FROM accounts WHERE number = :account)",
     ):

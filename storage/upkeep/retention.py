@@ -40,6 +40,8 @@ ENDED = (
     ("idempotency_records", "keep_until <= :at"),
     ("idempotency_records", "answer IS NULL AND lease_until <= :at"),
     ("ended_sessions", "until <= :at"),
+    ("sign_ins", "until <= :at"),
+    ("sign_in_links", "until <= :at"),
     ("connection_leases", "until <= :at"),
     ("known_facts", "until <= :at"),
 )
@@ -47,6 +49,7 @@ KEYS = (  # SQLite would reuse the highest number: that key stays
     f"{OF_TIER} AND revoked_at < :at"
     " AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = keys.number)"
     " AND NOT EXISTS (SELECT 1 FROM lists WHERE lists.key = keys.number)"
+    " AND NOT EXISTS (SELECT 1 FROM people WHERE people.key = keys.number)"
     " AND number < (SELECT max(number) FROM keys)"
 )
 SURPLUS = (  # of a kind of facts, the oldest

@@ -1,12 +1,11 @@
-"""The pages of the account: signing in, keys, caps."""
+"""The pages of the account: its making, keys, caps."""
 
-import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import get_args
 
 import msgspec
-from quart import Blueprint, Response, g, request
+from quart import Blueprint, Response, request
 
 from mailprobe.api.alerts.thresholds import TEST
 from mailprobe.api.forms.script import script_tag
@@ -18,7 +17,6 @@ from mailprobe.api.operations.keys import (
     ManagementCreateKeyResponse,
     ManagementKeysListResponse,
 )
-from mailprobe.api.pages import documents
 from mailprobe.api.pages.dashboard.form_keys import (
     BAD_LABEL,
     WrongField,
@@ -29,7 +27,6 @@ from mailprobe.api.pages.dashboard.form_keys import (
 from mailprobe.api.pages.dashboard.frame import (
     HOME,
     NOTHING_TYPED,
-    SIGN_IN,
     Frame,
     at_most_once,
     away,
@@ -37,13 +34,10 @@ from mailprobe.api.pages.dashboard.frame import (
     form_fields,
     is_operator,
 )
-from mailprobe.api.pages.dashboard.operators import ACCOUNTS
 from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie, ShownKeys
-from mailprobe.api.pages.dashboard.sign_ins import BROWSER_COOKIE, SignIn
 from mailprobe.api.pages.dashboard.start_page import START, key_cookie
 from mailprobe.api.quota.plans import MICROS_PER_EUR, UNLIMITED
 from mailprobe.api.quota.pricing import micros_of
-from mailprobe.api.refusals import Refusal
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.accounts import NewKey
 from mailprobe.storage.contract import KEY_USE_EVERY
@@ -51,7 +45,6 @@ from mailprobe.storage.records import Account, Actor, SoldTier, Tier
 from mailprobe.storage.store import Store
 
 KEYS = f"{HOME}/keys"
-SIGN_IN_ENDED = "Your session has ended, and nothing more was done. Sign in again."
 USES_STORED_WITHIN = timedelta(minutes=2)  # they are stored every minute
 CAPS_PAGE = f"{HOME}/caps"
 CAPS = ("soft", "hard")
@@ -62,64 +55,9 @@ SOLD_TIERS: tuple[SoldTier, ...] = get_args(SoldTier)[::-1]  # the largest first
 
 def register(pages: Blueprint, frame: Frame) -> None:
     """Add the routes."""
-    _register_sign_in(pages, frame)
     _register_welcome(pages, frame)
     _register_keys(pages, frame)
     _register_caps(pages, frame)
-
-
-def _register_sign_in(pages: Blueprint, frame: Frame) -> None:
-    store = frame.service.store
-
-    @pages.get(SIGN_IN)
-    async def sign_in() -> Response:
-        error = SIGN_IN_ENDED if "ended" in request.args else None
-        return await frame.page("sign_in.html", "Sign in", next=_next_of(request.args), error=error)
-
-    @pages.post(SIGN_IN)
-    async def enter() -> Response:
-        admission_of(request.scope).admitted()
-        if not frame.is_same_site():
-            return await frame.error(403, "This form comes from another site.", "Sign in here.")
-        known_account = frame.sign_ins.account_of_browser(request.cookies.get(BROWSER_COOKIE))
-        if not frame.sign_in_limit.try_enter(frame.visitor(), known_account):
-            return await frame.error(
-                429, "There were too many attempts to sign in.", "Wait a minute, then try again."
-            )
-        form = await form_fields()
-        try:
-            known = await frame.sign_ins.caller_of_key(form.get("key", ""))
-        except Refusal:
-            tried = key_hash(form.get("key", "").strip())
-            await store.record_failed_sign_in(tried, known_account, frame.actor())
-            return await frame.page(
-                "sign_in.html", "Sign in", 401, next=_next_of(form),
-                error="That is no active provisioning key (sk_mgmt_…).",
-            )  # fmt: skip
-        frame.service.key_uses.note(known.key, frame.service.now())
-        await store.record_sign_in(known.account.id, frame.actor(known))
-        return frame.with_cookie(away(_next_of(form)), known)
-
-    @pages.post(f"{HOME}/sign-out")
-    @frame.signed_in
-    async def sign_out() -> Response:
-        sign_in: SignIn = g.sign_in
-        await frame.sign_ins.end(sign_in, frame.service.now(), frame.actor(sign_in.caller))
-        response = away(SIGN_IN)
-        response.delete_cookie(
-            frame.cookie, path="/", httponly=True, samesite="Lax", secure=frame.is_https
-        )
-        for path in (START, KEYS, ACCOUNTS, documents.ROOT):
-            cookie = KeyCookie(frame.service.store, path, frame.is_https)
-            cookie.put(response, caller(), NO_KEYS)
-        return response
-
-
-def _next_of(values: Mapping[str, str]) -> str:
-    """The path to go to after the sign-in: a page of this service, whatever the form has."""
-    wanted = values.get("next", HOME)
-    is_ours = re.fullmatch(r"/(dashboard|docs)(/[A-Za-z0-9-]+)*", wanted, re.ASCII)
-    return wanted if is_ours and not wanted.startswith(SIGN_IN) else HOME
 
 
 def _register_welcome(pages: Blueprint, frame: Frame) -> None:
@@ -160,8 +98,7 @@ def _register_welcome(pages: Blueprint, frame: Frame) -> None:
             return await not_welcome()
         known = await store.caller(key_hash(made.provisioning_key))
         assert known is not None
-        await store.record_sign_in(known.account.id, frame.actor(known))
-        return frame.with_cookie(key_cookie(frame).put(away(START), known, made), known)
+        return await frame.begin(known, key_cookie(frame).put(away(START), known, made))
 
     async def not_welcome() -> Response:
         return await frame.error(

@@ -30,6 +30,9 @@ KIND_WORDS: Mapping[ActKind, str] = {
     "egress_resumed": "Egress resumed",
     "lists_paused": "Lists paused",
     "lists_unpaused": "Lists no longer paused",
+    "person_invited": "Person invited",
+    "role_changed": "Role changed",
+    "person_removed": "Person removed",
     "signed_in": "Signed in",
     "signed_out": "Signed out",
     "sign_in_failed": "Sign-in failed",
@@ -103,7 +106,7 @@ def what_of(entry: AuditEntry) -> str:
     """What the act was done to: a key, a list, or the settings that changed."""
     if entry.changes:
         text = ", ".join(map(_change_words, entry.changes))
-        return text[0].upper() + text[1:]
+        return f"{entry.name}: {text}" if entry.name else text[0].upper() + text[1:]
     key = f"{entry.prefix}…" if entry.prefix else ""
     named = f"{entry.name} ({key})" if entry.name and key else entry.name or key
     often = f"{entry.times:,} times" if entry.times > 1 else ""
@@ -113,7 +116,7 @@ def what_of(entry: AuditEntry) -> str:
 def _change_words(change: AuditChange) -> str:
     before, after = (_value_words(each) for each in (change.before, change.after))
     name = FIELD_WORDS.get(change.field, change.field)
-    if change.before is None and change.field == "tier":
+    if change.before is None and change.field in ("tier", "role"):
         return f"{name} {after}"
     return f"{name} {before} → {after}"
 
@@ -130,6 +133,8 @@ def _value_words(value: str | float | bool | None) -> str:
 
 
 def who_of(entry: AuditEntry) -> str:
-    """Who did it, with the first characters of the key."""
+    """Who did it: the person, else the kind of actor, with the first characters of the key."""
+    if entry.actor_email:
+        return entry.actor_email
     who = ACTOR_WORDS[entry.actor]
     return f"{who}, {entry.actor_key_prefix}…" if entry.actor_key_prefix else who

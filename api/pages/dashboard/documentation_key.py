@@ -13,6 +13,7 @@ from mailprobe.api.keys import key_hash
 from mailprobe.api.operations.keys import CreateKeyRequest, ManagementCreateKeyResponse
 from mailprobe.api.pages import documents
 from mailprobe.api.pages.dashboard.frame import HOME, Frame, away, caller, form_fields
+from mailprobe.api.pages.dashboard.roles import may
 from mailprobe.api.pages.dashboard.shown_keys import KeyCookie, ShownKeys
 from mailprobe.api.pages.dashboard.sign_ins import COOKIE, SIGN_IN_S
 from mailprobe.api.pages.examples import SignedInReader
@@ -58,7 +59,8 @@ async def reader_of(frame: Frame) -> SignedInReader | None:
         is_good = bool(key) and isinstance(await frame.service.store.caller(key_hash(key)), Caller)
     except StoreUnavailable:
         return None
-    return SignedInReader(sign_in.csrf, key if is_good else "", frame.service.takes_test_keys)
+    takes = frame.service.takes_test_keys and may(sign_in.role, f"POST {KEY_FORM}")
+    return SignedInReader(sign_in.csrf, key if is_good else "", takes)
 
 
 def _cookie(frame: Frame) -> KeyCookie:

@@ -6,17 +6,19 @@ refuses is shown in its words.
 """
 
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from hashlib import sha256
+from html import unescape
 from secrets import token_hex
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote
 
 import msgspec
 import trio
-from quart import Response, g, render_template, request
+from quart import Response, current_app, g, render_template, request
 from werkzeug.exceptions import NotFound
 
 from mailprobe.api.error_table import row_of
@@ -29,6 +31,7 @@ from mailprobe.api.pages.dashboard.instants import when
 from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, read_parts
 from mailprobe.api.pages.dashboard.operators import Operators
 from mailprobe.api.pages.dashboard.refusal_words import words_of
+from mailprobe.api.pages.dashboard.roles import LEAST, may
 from mailprobe.api.pages.dashboard.sign_ins import (
     BROWSER_COOKIE,
     BROWSER_S,
@@ -46,6 +49,7 @@ from mailprobe.api.results.advice import ANSWERS_BY_COLOUR
 from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
 from mailprobe.api.service import Service
 from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.people.people import Person, Role
 from mailprobe.storage.records import Actor, Caller
 
 log = logging.getLogger("mailprobe.dashboard")
@@ -84,6 +88,7 @@ GROUPS: tuple[tuple[str, tuple[Section, ...]], ...] = (
             ("API keys", f"{HOME}/keys", "key-round"),
             ("Jobs", f"{HOME}/jobs", "refresh-cw"),
             ("Limits", LIMITS_PAGE, "gauge"),
+            ("People", f"{HOME}/people", "users"),
             ("Activity", f"{HOME}/audit", "history"),
         ),
     ),
@@ -103,6 +108,7 @@ TABS: Mapping[str, str] = {
 
 View = Callable[..., Awaitable[Response]]
 S = TypeVar("S", bound=msgspec.Struct)
+POST_FORM = re.compile(r'<form method="post" action="(?P<action>[^"?]+)[^"]*".*?</form>', re.DOTALL)
 _BY_NAME = {operation.name: operation for operation in OPERATIONS}
 
 
@@ -124,6 +130,10 @@ class Frame:
         """The name of the sign-in's cookie."""
         return cookie_name(self.service.links.base_url)
 
+    def host_cookie(self, name: str) -> str:
+        """The name of a cookie that no other host can set, where the service has https."""
+        return cookie_name(self.service.links.base_url, name)
+
     # sign-ins
 
     def signed_in(self, view: View, *, spends_units: bool = False) -> View:
@@ -144,8 +154,16 @@ class Frame:
                 wanted = quote(request.path, safe="/")  # a path may have line breaks
                 return away(f"{SIGN_IN}?next={wanted}" if request.method == "GET" else ENDED)
             g.sign_in = sign_in
-            g.is_operator = await self.operators.includes(sign_in.caller.account)
+            g.is_operator = sign_in.role == "owner" and await self.operators.includes(
+                sign_in.caller.account
+            )
             admission.identified(sign_in.caller.account.id)
+            if not may(sign_in.role, route := route_of_request()):
+                return await self.error(
+                    403,
+                    f"A {sign_in.role} may not do this.",
+                    f"It takes the role {LEAST[route]}, which an owner of the account can give.",
+                )
             if request.method == "POST" and not await self._has_token(sign_in):
                 return await self.error(
                     403, "This form is too old.", "Go back, reload the page, and send it again."
@@ -187,26 +205,49 @@ class Frame:
         return self.service.visitor((request.scope["client"] or [""])[0], forwarded_for)
 
     def actor(self, by: Caller | None = None) -> Actor:
-        """The browser for the audit log; `by` is what its sign-in is signed in with, if it is."""
+        """The browser for the audit log: its person, else `by`, the provisioning key that it has."""
         key_id, prefix = (None, None) if by is None else (by.key.id, by.key.prefix)
-        return Actor("session", key_id, prefix, self.visitor() or None)
+        address = self.visitor() or None
+        sign_in: SignIn | None = g.get("sign_in")
+        if sign_in is not None and sign_in.person is not None:
+            return Actor("session", address=address, person=sign_in.person.email)
+        return Actor("session", key_id, prefix, address)
 
     def operator(self) -> Actor:
         """The operator, who acts on any account."""
         return replace(self.actor(caller()), operator_id=caller().account.id)
 
-    def with_cookie(self, response: Response, caller: Caller) -> Response:
-        """Begin a sign-in, and remember the browser beyond it."""
+    async def begin(self, caller: Caller, response: Response) -> Response:
+        """Begin a sign-in by a provisioning key."""
+        by = self.actor(caller)
+        return self._with_cookies(
+            response, caller, await self.sign_ins.begin(caller, browser(), by)
+        )
+
+    async def begin_of(self, person: Person, response: Response) -> Response | None:
+        """Begin a sign-in of a person; None if the person is gone."""
+        by = Actor("session", address=self.visitor() or None, person=person.email)
+        begun = await self.sign_ins.begin_of(person, browser(), by)
+        return None if begun is None else self._with_cookies(response, *begun)
+
+    def _with_cookies(self, response: Response, caller: Caller, cookie: str) -> Response:
+        """Remember the browser beyond its sign-in, too."""
         cookies = [
-            (self.cookie, self.sign_ins.cookie_of(caller), SIGN_IN_S, "/"),
+            (self.cookie, cookie, SIGN_IN_S, "/"),
             (BROWSER_COOKIE, self.sign_ins.browser_cookie_of(caller), BROWSER_S, SIGN_IN),
         ]
         for name, value, max_age, path in cookies:
-            response.set_cookie(
-                name, value, max_age=max_age, path=path,
-                httponly=True, samesite="Lax", secure=self.is_https,
-            )  # fmt: skip
+            self.set_cookie(response, name, value, max_age, path)
         return response
+
+    def set_cookie(
+        self, response: Response, name: str, value: str, max_age: int, path: str
+    ) -> None:
+        """Set a cookie that scripts and other sites' forms do not have."""
+        response.set_cookie(
+            name, value, max_age=max_age, path=path,
+            httponly=True, samesite="Lax", secure=self.is_https,
+        )  # fmt: skip
 
     # answers
 
@@ -221,8 +262,11 @@ class Frame:
             title=title, session=sign_in, sections=sections, tabs=TABS, here=here(sections),
             assets=assets(), path=request.path, answers=ANSWERS_BY_COLOUR, instant=self.service.now(),
             links=self.service.links, once=token_hex(), when=partial(when, self.service.now()),
+            may=lambda form: sign_in is not None and may(sign_in.role, f"POST {form}"),
             **values,
         )  # fmt: skip
+        if sign_in is not None and sign_in.role != "owner":
+            html = POST_FORM.sub(partial(_sendable, sign_in.role), html)
         return Response(html, status, headers=HEADERS, content_type="text/html; charset=utf-8")
 
     async def error(self, status: int, message: str, action: str) -> Response:
@@ -271,7 +315,7 @@ class Frame:
             receive,
             admission_of(request.scope),
             client=self.visitor(),
-            is_of_browser=True,
+            by=self.actor(by or caller()),
         )
         return await perform(self.service, _BY_NAME[name], call, request_id_of(request.scope))
 
@@ -369,6 +413,25 @@ def here(sections: Sequence[tuple[str, Sequence[Section]]]) -> str:
     found = [url for url in urls if request.path == url or request.path.startswith(f"{url}/")]
     inner = [url for url in found if url != HOME]
     return max(inner, key=len) if inner else HOME if request.path == HOME else ""
+
+
+def _sendable(role: Role, form: re.Match[str]) -> str:
+    """The form of a page, or nothing where the role may not send it: no page has to think of it."""
+    routes = current_app.url_map.bind("")
+    rule, _ = routes.match(unescape(form["action"]), method="POST", return_rule=True)
+    return form[0] if may(role, f"POST {rule.rule}") else ""
+
+
+def route_of_request() -> str:
+    """The request's route as the table of roles has it."""
+    assert request.url_rule is not None
+    method = "GET" if request.method == "HEAD" else request.method
+    return f"{method} {request.url_rule.rule}"
+
+
+def browser() -> str:
+    """How the request's browser names itself."""
+    return request.headers.get("User-Agent", "")
 
 
 def is_part() -> bool:

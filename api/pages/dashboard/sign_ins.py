@@ -1,15 +1,15 @@
-"""Signed-in browsers: a signed cookie that names a provisioning key, and ends.
+"""Signed-in browsers: a signed cookie that names a provisioning key or that of a person, and ends.
 
 A sign-in lasts as long as its key: revoking it ends the sign-in at once, in every process,
-as signing out does. Forms carry a token made from the cookie, so that another site cannot
-send them. Only ended sign-ins are stored; the secret comes from the store, the same for all
-its processes.
+as signing out and removing the person do. Forms carry a token made from the cookie, so that
+another site cannot send them. The secret comes from the store, the same for all its processes.
 """
 
 import hmac
 import secrets
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -22,7 +22,10 @@ from werkzeug.http import parse_cookie
 
 from mailprobe.api.forms.origins import origin_of
 from mailprobe.api.forms.visitors import network_of
+from mailprobe.api.pages.dashboard.roles import may
 from mailprobe.api.rest.auth import authenticate
+from mailprobe.storage.people.people import Person, Role
+from mailprobe.storage.people.sign_ins import SEEN_EVERY, NewSignIn
 from mailprobe.storage.records import Actor, Caller
 from mailprobe.storage.store import Store
 
@@ -34,6 +37,7 @@ SIGN_IN_S = 12 * 3600
 BROWSER_COOKIE = "mailprobe_browser"  # has signed in before
 BROWSER_S = 180 * 24 * 3600
 WELCOME_S = 24 * 3600
+CHOICE_S = 600
 TRIES_EACH = 5  # sign-ins of one client in TRIES_S
 TRIES_ALL = 60
 TRIES_S = 60.0
@@ -47,22 +51,33 @@ class SignIn:
     caller: Caller
     csrf: str  # what its forms carry
     id: str
+    person: Person | None = None  # None: whoever has the provisioning key
+
+    @property
+    def role(self) -> Role:
+        return "owner" if self.person is None else self.person.role
+
+    @property
+    def email(self) -> str:
+        """What the account menu shows."""
+        return self.caller.account.email if self.person is None else self.person.email
 
     def has_token(self, token: bytes) -> bool:
         """Whether a form carries this sign-in's token; takes the same time for any other."""
         return hmac.compare_digest(token, self.csrf.encode())
 
 
-def cookie_name(base_url: str) -> str:
-    """The name of the sign-in's cookie of a service at this URL."""
-    return HOST_COOKIE if base_url.startswith("https://") else COOKIE
+def cookie_name(base_url: str, name: str = COOKIE) -> str:
+    """The name of a cookie of a service at this URL; by default, the sign-in's."""
+    return f"__Host-{name}" if base_url.startswith("https://") else name
 
 
 class SignIns:
     """Makes and reads cookies, form tokens and the link of the first start."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store = store
+        self._now = now
 
     @cached_property
     def _secret(self) -> bytes:
@@ -73,17 +88,40 @@ class SignIns:
         return URLSafeTimedSerializer(self._secret, "session", signer_kwargs=SIGNER)
 
     @cached_property
+    def _people(self) -> URLSafeTimedSerializer:
+        # Earlier versions, which know no roles, read none of these.
+        return URLSafeTimedSerializer(self._secret, "person", signer_kwargs=SIGNER)
+
+    @cached_property
     def _browsers(self) -> URLSafeTimedSerializer:
         return URLSafeTimedSerializer(self._secret, "browser", signer_kwargs=SIGNER)
+
+    @cached_property
+    def _choices(self) -> URLSafeTimedSerializer:
+        return URLSafeTimedSerializer(self._secret, "choice", signer_kwargs=SIGNER)
 
     @cached_property
     def _welcomes(self) -> URLSafeTimedSerializer:
         return URLSafeTimedSerializer(self._secret, "welcome", signer_kwargs=SIGNER)
 
-    def cookie_of(self, caller: Caller) -> str:
-        """The value of a new sign-in's cookie."""
-        words = {"a": caller.account.id, "k": caller.key.id, "n": secrets.token_hex(8)}
-        return str(self._cookies.dumps(words))
+    async def begin(self, caller: Caller, browser: str, by: Actor) -> str:
+        """Begin a sign-in by a provisioning key; return its cookie's value. Raises StoreUnavailable."""
+        new = self._new(browser)
+        await self._store.begin_sign_in(new, caller.account.id, caller.key.id, by)
+        return self._cookie(self._cookies, new.id, caller)
+
+    async def begin_of(self, person: Person, browser: str, by: Actor) -> tuple[Caller, str] | None:
+        """Begin a sign-in of a person, as `begin()`; None if the person is gone."""
+        new = self._new(browser)
+        caller = await self._store.begin_sign_in_of(new, person.id, by)
+        return None if caller is None else (caller, self._cookie(self._people, new.id, caller))
+
+    def _new(self, browser: str) -> NewSignIn:
+        until = self._now() + timedelta(seconds=SIGN_IN_S)
+        return NewSignIn(secrets.token_hex(8), until, browser)
+
+    def _cookie(self, cookies: URLSafeTimedSerializer, id: str, caller: Caller) -> str:
+        return str(cookies.dumps({"a": caller.account.id, "k": caller.key.id, "n": id}))
 
     def browser_cookie_of(self, caller: Caller) -> str:
         """What a browser keeps beyond its sign-in: an account that it has signed in to."""
@@ -102,35 +140,62 @@ class SignIns:
 
     async def sign_in_of(self, cookie: str | None) -> SignIn | None:
         """The sign-in of a cookie; None if it has ended. Raises StoreUnavailable."""
-        if not cookie:
+        words = self._words(cookie) if cookie else None
+        if words is None or cookie is None:
             return None
-        try:
-            words = self._cookies.loads(cookie, max_age=SIGN_IN_S)
-        except BadSignature:
+        known = await self._store.find_sign_in(words["n"], words["a"], words["k"])
+        if known is None:
             return None
-        account = await self._store.account(words["a"])
-        keys = await self._store.keys(words["a"])
-        key = next((each for each in keys if each.id == words["k"]), None)
-        if account is None or key is None or await self._store.has_sign_in_ended(words["n"]):
-            return None
-        return SignIn(Caller(account, key), self.csrf_of(cookie), words["n"])
+        now = self._now()
+        if known.seen_at is not None and now - known.seen_at >= SEEN_EVERY:
+            await self._store.note_sign_in(words["n"])
+        return SignIn(known.caller, self.csrf_of(cookie), words["n"], known.person)
 
-    async def end(self, sign_in: SignIn, now: datetime, by: Actor) -> None:
+    def _words(self, cookie: str) -> Mapping[str, str] | None:
+        for cookies in (self._cookies, self._people):
+            with suppress(BadSignature):
+                words: Mapping[str, str] = cookies.loads(cookie, max_age=SIGN_IN_S)
+                return words
+        return None
+
+    async def end(self, sign_in: SignIn, by: Actor) -> None:
         """Sign out: the cookie opens nothing any more, in any process. Raises StoreUnavailable."""
-        until = now + timedelta(seconds=SIGN_IN_S)
+        until = self._now() + timedelta(seconds=SIGN_IN_S)
         await self._store.end_sign_in(sign_in.id, until, sign_in.caller.account.id, by)
 
     async def caller_of_headers(self, headers: Mapping[str, str], base_url: str) -> Caller | None:
-        """The caller of a browser's WebSocket; None without a sign-in, or from another site."""
+        """The caller of a browser's WebSocket, which verifies.
+
+        None without a sign-in, from another site, and for a person who may not verify.
+        """
         cookies = parse_cookie(headers.get("cookie"))
         if not is_same_site(headers.get("origin", ""), headers.get("host"), base_url):
             return None
         sign_in = await self.sign_in_of(cookies.get(cookie_name(base_url)))
-        return None if sign_in is None else sign_in.caller
+        if sign_in is None or not may(sign_in.role, "POST /dashboard/try"):
+            return None
+        return sign_in.caller
 
     async def caller_of_key(self, key: str) -> Caller:
         """The account that a provisioning key opens. Raises Refusal, StoreUnavailable."""
         return await authenticate(self._store, f"Bearer {key.strip()}", "provisioning")
+
+    # addresses with several accounts
+
+    def choice_of(self, email: str) -> str:
+        """What the form carries by which somebody who has proved this address chooses an account."""
+        return str(self._choices.dumps({"e": email, "n": secrets.token_hex(8)}))
+
+    async def use_choice(self, choice: str) -> str | None:
+        """The address that was proved; None if the choice was made before, or is too old."""
+        try:
+            words = self._choices.loads(choice, max_age=CHOICE_S)
+        except BadSignature:
+            return None
+        until = self._now() + timedelta(seconds=CHOICE_S)
+        if not await self._store.use_challenge(f"choice {words['n']}", until):
+            return None
+        return str(words["e"])
 
     # the first start
 

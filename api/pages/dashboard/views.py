@@ -16,6 +16,7 @@ from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away
 from mailprobe.api.pages.dashboard.operator import accounts as operator_accounts
 from mailprobe.api.pages.dashboard.operator import egresses as operator_egresses
 from mailprobe.api.pages.dashboard.operator import page as operator_page
+from mailprobe.api.pages.dashboard.people import people_page, sign_in_pages
 from mailprobe.api.pages.dashboard.work import job_pages, list_table, work_pages
 from mailprobe.api.pages.icons import bar, icon, mark, per_cent, postmark
 from mailprobe.api.refusals import PayloadTooLarge
@@ -28,6 +29,8 @@ def dashboard_blueprint(frame: Frame) -> Blueprint:
     pages = Blueprint("dashboard", __name__, template_folder="templates")
     for drawn in (icon, mark, bar, per_cent, postmark):
         pages.add_app_template_global(drawn)
+    sign_in_pages.register(pages, frame)
+    people_page.register(pages, frame)
     account_pages.register(pages, frame)
     audit_page.register(pages, frame)
     overview_page.register(pages, frame)

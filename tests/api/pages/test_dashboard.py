@@ -257,7 +257,7 @@ async def test_another_accounts_things_are_not_found(autojump_clock):
 async def test_a_sign_in_opens_the_live_socket_from_our_own_pages_only(autojump_clock):
     async with open_shop() as shop:
         visitor = await signed_in(shop)
-        sign_ins = SignIns(shop.store)
+        sign_ins = SignIns(shop.store, shop.clock)
 
         async def signed_in_caller(headers: Mapping[str, str]) -> Any:
             return await sign_ins.caller_of_headers(headers, shop.service.links.base_url)
@@ -311,7 +311,7 @@ async def test_signing_out_takes_the_keys_that_the_browser_still_shows(autojump_
 
 async def test_the_first_account_is_made_once(autojump_clock):
     async with open_shop() as shop:
-        token = SignIns(shop.store).welcome_token()
+        token = SignIns(shop.store, shop.clock).welcome_token()
         visitor = PageClient(shop)
         assert (await visitor.get(f"/welcome?token={token}")).status == 404
         made = await visitor.post("/welcome", {"token": token, "email": "eve@example.org"})
@@ -324,7 +324,7 @@ async def open_empty_shop() -> AsyncIterator[tuple[RunningService, MemoryStore, 
     async with open_shop() as shop:
         store = MemoryStore(shop.clock)
         shop.app = create_app(replace(shop.service, store=store))
-        yield shop, store, SignIns(store).welcome_token()
+        yield shop, store, SignIns(store, shop.clock).welcome_token()
 
 
 async def test_a_burst_on_the_one_time_link_makes_one_account(autojump_clock):

@@ -27,6 +27,8 @@ from mailprobe.storage.list_records import HostWait, ListBounds, ListChunk, List
 from mailprobe.storage.migrate import source
 from mailprobe.storage.migrate.run import DatabaseInUse, open_move
 from mailprobe.storage.migrate.tables import TABLES
+from mailprobe.storage.people.links import NewLink
+from mailprobe.storage.people.sign_ins import NewSignIn
 from mailprobe.storage.records import (
     COMMAND_LINE,
     Actor,
@@ -124,6 +126,11 @@ async def fill_accounts(store: Store, account_id: str, other_id: str, now: datet
     )  # fmt: skip
     await store.note_key_uses([used.id])
     await store.revoke_key(account_id, revoked.key.id)
+    ann = await store.invite_person(account_id, "ann@shop.test", "owner")
+    await store.begin_sign_in_of(NewSignIn("s", now + timedelta(days=7), "B"), ann.id, COMMAND_LINE)
+    await store.request_link(
+        NewLink("link", "ann@shop.test", "browser", "192.0.2.0/24", "/dashboard")
+    )
     await store.end_sign_in("signed out", now + timedelta(days=7), account_id, COMMAND_LINE)
     await store.record_bounces(account_id, ["ann@shop.test"], "ses")
     for kind in MESSAGES_KEPT_MAX:
@@ -214,7 +221,10 @@ async def everything_in(store: Store) -> list[Any]:
     found += [await store.list_columns("l"), await store.has_sign_in_ended("signed out")]
     found += [await store.list_marks("l", first=0), await store.pauses()]
     found += [await store.list_waits(["l"]), await store.host_tolerances()]
-    found += [await store.audit(account.id) for account in await store.accounts()]
+    found += [await store.link("link", "browser")]
+    for account in await store.accounts():
+        id = account.id
+        found += [await store.audit(id), await store.people(id), await store.listed_sign_ins(id)]
     return found
 
 

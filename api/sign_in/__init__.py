@@ -1,0 +1,1 @@
+"""Proofs of who signs in: links by mail, and OpenID Connect."""

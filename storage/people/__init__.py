@@ -1,0 +1,1 @@
+"""People of accounts: their roles, their sign-ins to the dashboard, and the links that begin one."""

@@ -1,0 +1,136 @@
+"""Links that sign a person in, once: the store has the SHA-256 of what they carry.
+
+One that somebody asked for is good for LINKS_KEPT in the browser that asked. An invitation is good
+for its person, in any browser. Asking for an unknown address does the same and takes as long as
+asking for a known one, so that nobody learns who has an account.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from mailprobe.storage.base.columns import instant, micros
+from mailprobe.storage.database import Database
+from mailprobe.storage.store_part import StorePart
+from mailprobe.storage.transaction import read, write
+
+LINKS_KEPT = timedelta(minutes=15)
+INVITATIONS_KEPT = timedelta(days=3)
+# Within LINKS_KEPT: an address gets few mails, whoever asks; an account's people need several.
+ADDRESS_LINKS_MAX = 3
+ACCOUNT_LINKS_MAX = 30
+CLIENT_LINKS_MAX = 10
+
+USABLE = (
+    "sha256 = :sha256 AND until > :now AND (browser IS NULL OR browser = :browser)"
+    " AND address IN (SELECT address FROM people)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewLink:
+    """A link that a browser asks for."""
+
+    sha256: str
+    email: str
+    browser: str  # SHA-256 of its cookie
+    client: str  # the network that it asks from
+    page: str  # where to go afterwards
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link that is good."""
+
+    email: str
+    person_id: str | None  # of an invitation
+    page: str
+    until: datetime
+
+
+def request_link(db: Database, new: NewLink) -> str | None:
+    """Store a link; return the address to mail it to, or None: nobody has it, or it was asked too often."""
+    address, now = new.email.lower(), db.now()
+    values = {"address": address, "client": new.client, "since": micros(now - LINKS_KEPT)}
+    of_accounts = (
+        "address IN (SELECT address FROM people WHERE account IN"
+        " (SELECT account FROM people WHERE address = :address))"
+    )
+    limits = (
+        ("address = :address", ADDRESS_LINKS_MAX),
+        ("client = :client", CLIENT_LINKS_MAX),
+        (of_accounts, ACCOUNT_LINKS_MAX),
+    )
+    for which, most in limits:
+        ((count,),) = db.all(
+            f"SELECT count(*) FROM sign_in_links WHERE browser IS NOT NULL AND made_at > :since"
+            f" AND {which}",
+            values,
+        )
+        if count >= most:
+            return None
+    _insert(
+        db,
+        {
+            "sha256": new.sha256, "address": address, "person": None, "browser": new.browser,
+            "client": new.client, "page": new.page, "now": micros(now),
+            "until": micros(now + LINKS_KEPT),
+        },
+    )  # fmt: skip
+    known = db.all("SELECT address FROM people WHERE address = :address LIMIT 1", values)
+    return known[0][0] if known else None
+
+
+def add_invitation(db: Database, sha256: str, person_id: str) -> bool:
+    """Store the link of an invitation, in place of an earlier one; False if there is no such person."""
+    found = db.all("SELECT address FROM people WHERE id = :id", {"id": person_id})
+    if not found:
+        return False
+    now = db.now()
+    db.change("DELETE FROM sign_in_links WHERE person = :id", {"id": person_id})
+    _insert(
+        db,
+        {
+            "sha256": sha256, "address": found[0][0], "person": person_id, "browser": None,
+            "client": "", "page": "/dashboard", "now": micros(now),
+            "until": micros(now + INVITATIONS_KEPT),
+        },
+    )  # fmt: skip
+    return True
+
+
+def _insert(db: Database, values: dict[str, object]) -> None:
+    db.change(
+        "INSERT INTO sign_in_links (sha256, address, person, browser, client, page, made_at, until)"
+        " VALUES (:sha256, :address, :person, :browser, :client, :page, :now, :until)",
+        values,
+    )
+
+
+def find_link(db: Database, sha256: str, browser: str) -> Link | None:
+    """Return a link that is good in this browser; it stays good."""
+    rows = db.all(
+        f"SELECT address, person, page, until FROM sign_in_links WHERE {USABLE}",
+        {"sha256": sha256, "browser": browser, "now": micros(db.now())},
+    )
+    if not rows:
+        return None
+    ((address, person, page, until),) = rows
+    return Link(address, person, page, instant(until))
+
+
+def use_link(db: Database, sha256: str, browser: str) -> Link | None:
+    """Return a link that is good in this browser, and is not afterwards, in whatever process."""
+    link = find_link(db, sha256, browser)
+    if link is None:
+        return None
+    deleted = db.change("DELETE FROM sign_in_links WHERE sha256 = :sha256", {"sha256": sha256})
+    return link if deleted else None
+
+
+class LinkStore(StorePart):
+    """The part of the store that keeps links to sign in."""
+
+    request_link = write(request_link)
+    add_invitation = write(add_invitation)
+    link = read(find_link)
+    use_link = write(use_link)
