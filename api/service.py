@@ -7,6 +7,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from mailprobe.api.admission.overload import AdmissionQueue
 from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.egress.control import StoredControl
@@ -81,12 +83,42 @@ class AlertService(Protocol):
         ...
 
 
+class OpenIdFailed(Exception):
+    """The provider, or what came in its name, proves no address. The message has no secret."""
+
+
+class OpenIdAttempt(msgspec.Struct, frozen=True):
+    """A sign-in at a provider under way, which a signed cookie of the browser keeps."""
+
+    state: str
+    nonce: str
+    verifier: str
+    page: str  # where to go afterwards
+
+
 class SignInMailService(Protocol):
     """Mails with links that sign in. They are sent soon, and not waited for."""
 
     def send_link(self, to: str, token: str, until: datetime) -> None: ...
 
     def send_invitation(self, to: str, token: str, until: datetime, role: str, by: str) -> None: ...
+
+
+class OpenIdService(Protocol):
+    """Sign-in by an OpenID provider."""
+
+    @property
+    def name(self) -> str:
+        """The provider's host."""
+        ...
+
+    async def url_of(self, attempt: OpenIdAttempt) -> str:
+        """Where the browser goes to sign in. Raises OpenIdFailed."""
+        ...
+
+    async def email_of(self, attempt: OpenIdAttempt, answer: Mapping[str, str]) -> str:
+        """The verified address of whoever signed in. Raises OpenIdFailed."""
+        ...
 
 
 class RecentAccounts:
@@ -149,6 +181,7 @@ class Service:
     payments: Payments | None = None  # None: no billing provider
     alerts: AlertService | None = None  # None: no alerts
     sign_in_mails: SignInMailService | None = None  # None: no mail is set up
+    openid: OpenIdService | None = None  # None: no provider is set
     jobs: JobService | None = None  # None: no jobs
     lists: JobService | None = None  # None: no lists
     takes_test_keys: bool = True

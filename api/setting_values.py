@@ -350,6 +350,21 @@ def read_public_url(text: str) -> str | None:
     return text
 
 
+def read_issuer(text: str) -> str | None:
+    """An issuer, exactly as its provider writes it; plain http on this machine alone."""
+    from urllib.parse import urlsplit
+
+    if not text:
+        return None
+    url = urlsplit(text)
+    is_here = url.hostname in ("localhost", "127.0.0.1", "::1")
+    if url.scheme not in (("https", "http") if is_here else ("https",)) or not url.hostname:
+        raise ValueError
+    if url.username or url.query or url.fragment or not (text.isascii() and text.isprintable()):
+        raise ValueError
+    return text
+
+
 def read_secret_key(text: str) -> bytes | None:
     if not text.strip():
         return None
@@ -399,6 +414,7 @@ PORT_OR_ANY = ValueType(
     read_whole(0, PORT_MAX), f"a port, 0 to {PORT_MAX}, such as 8080; 0 takes a free one"
 )
 PUBLIC_URL = ValueType(read_public_url, URL_TAKES)
+ISSUER = ValueType(read_issuer, "the https:// address that an OpenID provider calls its issuer")
 PACKAGE_SOURCE = ValueType(read_package_source, "an http:// or https:// address, or a path")
 PUBLIC_KEYS = ValueType(
     read_public_keys,

@@ -7,7 +7,7 @@ have its groups. The first wrong value raises WrongSetting with one line for a p
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -212,6 +212,14 @@ GROUPS: tuple[SettingGroup, ...] = (
         ),
     ),
     SettingGroup(
+        "Sign-in",
+        (
+            Setting("OIDC_ISSUER", types.ISSUER),
+            Setting("OIDC_CLIENT_ID", word("the id that an OpenID provider gave its client")),
+            Setting("OIDC_CLIENT_SECRET", word("the secret that belongs to it"), secret=True),
+        ),
+    ),
+    SettingGroup(
         "Command line",
         (
             Setting("SERVER", types.PUBLIC_URL),
@@ -221,6 +229,7 @@ GROUPS: tuple[SettingGroup, ...] = (
         ),
     ),
 )
+OIDC = ("OIDC_ISSUER", "OIDC_CLIENT_ID", "OIDC_CLIENT_SECRET")
 TABLE: tuple[Setting, ...] = tuple(row for group in GROUPS for row in group.rows)
 
 
@@ -268,6 +277,9 @@ class Settings:
     stripe_api_base: str | None  # None: Stripe's own
     alert_smtp_url: str | None = field(repr=False)  # None: alerts stay in the outbox
     alert_from: str | None
+    oidc_issuer: str | None  # these three: all or none
+    oidc_client_id: str | None
+    oidc_client_secret: str | None = field(repr=False)
     server: str | None  # these two: what the command line uses without --server and --key
     key: str | None = field(repr=False)
     webhook_secret: str | None = field(repr=False)  # of the callbacks that `listen` receives
@@ -296,6 +308,7 @@ class Settings:
                 "MAILPROBE_SMTP_PROXIES and MAILPROBE_EGRESS_FILE are both set: write each proxy"
                 " into the file, as the proxy of an egress"
             )
+        _check_all_or_none(value, OIDC)
         of_their_names = {
             each.name: value[each.name.upper()]
             for each in fields(cls)
@@ -313,6 +326,14 @@ class Settings:
             webhook_retry_s=value["WEBHOOK_RETRY_SECONDS"],
             **of_their_names,
         )
+
+
+def _check_all_or_none(value: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Raise WrongSetting if some of these are set, and some are not."""
+    missing = [f"{PREFIX}{name}" for name in names if value[name] is None]
+    if missing and len(missing) < len(names):
+        there = next(f"{PREFIX}{name}" for name in names if value[name] is not None)
+        raise WrongSetting(f"{there} is set without {' and '.join(missing)}: set all or none")
 
 
 def _engine_settings(value: Mapping[str, Any]) -> EngineSettings:

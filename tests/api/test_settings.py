@@ -339,6 +339,10 @@ def test_the_services_settings_are_taken(
         ("STRIPE_API_BASE", "ftp://127.0.0.1"),
         ("ALERT_FROM", "a..b@x.test"),
         ("ALERT_FROM", "nobody"),
+        ("OIDC_ISSUER", "login.example.org"),
+        ("OIDC_ISSUER", "http://login.example.org"),
+        ("OIDC_ISSUER", "https://login.example.org/?realm=1"),
+        ("OIDC_CLIENT_ID", "two words"),
         ("ALERT_SMTP_URL", "relay.test:25"),
         ("METRICS_BIND", "9100"),
         ("BASE_URL", "api.example.org"),
@@ -446,3 +450,26 @@ def test_traces_are_wanted_if_opentelemetrys_variables_say_where_to(
     variables: dict[str, str], protocol: str | None
 ) -> None:
     assert traces_protocol({f"OTEL_{k}": v for k, v in variables.items()}) == protocol
+
+
+OIDC = {
+    "OIDC_ISSUER": "https://login.example.org/",
+    "OIDC_CLIENT_ID": "mailprobe",
+    "OIDC_CLIENT_SECRET": "hunter2",
+}
+
+
+@pytest.mark.parametrize("absent", OIDC)
+def test_sign_in_by_openid_connect_is_set_whole(tmp_path: Path, absent: str) -> None:
+    some = {name: text for name, text in OIDC.items() if name != absent}
+    with pytest.raises(WrongSetting, match=f"without MAILPROBE_{absent}: set all or none") as wrong:
+        read(tmp_path, **some)
+    assert "hunter2" not in str(wrong.value)
+
+
+def test_an_issuer_is_kept_as_its_provider_writes_it(tmp_path: Path) -> None:
+    settings = read(tmp_path, **OIDC)
+    assert settings.oidc_issuer == "https://login.example.org/"
+    assert "hunter2" not in repr(settings)
+    here = read(tmp_path, **{**OIDC, "OIDC_ISSUER": "http://localhost:9998/"})
+    assert here.oidc_issuer == "http://localhost:9998/"

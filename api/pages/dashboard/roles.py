@@ -23,6 +23,8 @@ ANYONE = (  # before the sign-in
     "GET /dashboard/sign-in/link",
     "POST /dashboard/sign-in/link",
     "POST /dashboard/sign-in/account",
+    "GET /dashboard/sign-in/openid",
+    "GET /dashboard/sign-in/openid/callback",
     "GET /dashboard/welcome",
     "POST /dashboard/welcome",
     "GET /dashboard/static/<name>",

@@ -16,6 +16,7 @@ from functools import cached_property
 from hashlib import sha256
 from urllib.parse import urlsplit
 
+import msgspec
 import trio
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from werkzeug.http import parse_cookie
@@ -24,6 +25,7 @@ from mailprobe.api.forms.origins import origin_of
 from mailprobe.api.forms.visitors import network_of
 from mailprobe.api.pages.dashboard.roles import may
 from mailprobe.api.rest.auth import authenticate
+from mailprobe.api.service import OpenIdAttempt
 from mailprobe.storage.people.people import Person, Role
 from mailprobe.storage.people.sign_ins import SEEN_EVERY, NewSignIn
 from mailprobe.storage.records import Actor, Caller
@@ -38,6 +40,7 @@ BROWSER_COOKIE = "mailprobe_browser"  # has signed in before
 BROWSER_S = 180 * 24 * 3600
 WELCOME_S = 24 * 3600
 CHOICE_S = 600
+ATTEMPT_S = 600  # at an OpenID provider
 TRIES_EACH = 5  # sign-ins of one client in TRIES_S
 TRIES_ALL = 60
 TRIES_S = 60.0
@@ -95,6 +98,10 @@ class SignIns:
     @cached_property
     def _browsers(self) -> URLSafeTimedSerializer:
         return URLSafeTimedSerializer(self._secret, "browser", signer_kwargs=SIGNER)
+
+    @cached_property
+    def _attempts(self) -> URLSafeTimedSerializer:
+        return URLSafeTimedSerializer(self._secret, "openid", signer_kwargs=SIGNER)
 
     @cached_property
     def _choices(self) -> URLSafeTimedSerializer:
@@ -179,6 +186,24 @@ class SignIns:
     async def caller_of_key(self, key: str) -> Caller:
         """The account that a provisioning key opens. Raises Refusal, StoreUnavailable."""
         return await authenticate(self._store, f"Bearer {key.strip()}", "provisioning")
+
+    # sign-ins at an OpenID provider
+
+    def attempt_cookie(self, attempt: OpenIdAttempt) -> str:
+        """What the browser keeps while it is at the provider."""
+        return str(self._attempts.dumps(msgspec.to_builtins(attempt)))
+
+    async def use_attempt(self, cookie: str) -> OpenIdAttempt | None:
+        """The attempt of a browser that comes back; None if it came before, or too late."""
+        try:
+            attempt = msgspec.convert(
+                self._attempts.loads(cookie, max_age=ATTEMPT_S), OpenIdAttempt
+            )
+        except (BadSignature, msgspec.ValidationError):
+            return None
+        until = self._now() + timedelta(seconds=ATTEMPT_S)
+        is_first = await self._store.use_challenge(f"openid {attempt.state}", until)
+        return attempt if is_first else None
 
     # addresses with several accounts
 

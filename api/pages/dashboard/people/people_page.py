@@ -109,7 +109,7 @@ def _role(form: Mapping[str, str]) -> Role:
 
 def _can_sign_in(frame: Frame) -> bool:
     """Whether people have a way to sign in here."""
-    return frame.service.sign_in_mails is not None
+    return frame.service.sign_in_mails is not None or frame.service.openid is not None
 
 
 async def _person(frame: Frame, id: str) -> Person:

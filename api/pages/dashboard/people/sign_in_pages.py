@@ -1,4 +1,4 @@
-"""Signing in and out: by a link that is mailed, or by a provisioning key.
+"""Signing in and out: by a link that is mailed, at an OpenID provider, or by a provisioning key.
 
 A link is opened by a button: programs that look at links in mails would use it up. What it carries
 goes from the address into a cookie at once, so that no page names it to another. It is good in the
@@ -7,12 +7,14 @@ into a foreign account, or use one that was forwarded. Answers are the same for 
 addresses. A provisioning key signs in where no mail is set up, or as long as no owner has come.
 """
 
+import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 from quart import Blueprint, Response, g, request
+from werkzeug.exceptions import NotFound
 
 from mailprobe.api.forms.visitors import network_of
 from mailprobe.api.http.exchange import admission_of
@@ -28,18 +30,24 @@ from mailprobe.api.pages.dashboard.frame import (
 )
 from mailprobe.api.pages.dashboard.operators import ACCOUNTS
 from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie
-from mailprobe.api.pages.dashboard.sign_ins import BROWSER_COOKIE, SignIn
+from mailprobe.api.pages.dashboard.sign_ins import ATTEMPT_S, BROWSER_COOKIE, SignIn
 from mailprobe.api.pages.dashboard.start_page import START
 from mailprobe.api.refusals import Refusal
+from mailprobe.api.service import OpenIdFailed, OpenIdService
+from mailprobe.api.sign_in.openid import new_attempt
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.people.links import LINKS_KEPT, NewLink
 from mailprobe.storage.people.people import Person
 
+log = logging.getLogger("mailprobe.sign_in")
+
 LINK = f"{SIGN_IN}/link"
 MAIL = f"{SIGN_IN}/mail"
 ACCOUNT = f"{SIGN_IN}/account"
+OPENID = f"{SIGN_IN}/openid"
 ASKED_COOKIE = "mailprobe_asked"  # of the browser that asks for a link
 LINK_COOKIE = "mailprobe_link"  # what the link of a mail carries, until its button is pressed
+OPENID_COOKIE = "mailprobe_openid"  # of a browser that is at the provider
 LINK_S = int(LINKS_KEPT.total_seconds())
 TOKEN_OCTETS = 32
 SIGN_IN_ENDED = "Your session has ended, and nothing more was done. Sign in again."
@@ -53,6 +61,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
     """Add the routes."""
     _register_key(pages, frame)
     _register_links(pages, frame)
+    _register_openid(pages, frame)
     _register_accounts(pages, frame)
 
 
@@ -94,7 +103,7 @@ async def entered(frame: Frame, people: Sequence[Person], page: str) -> Response
     if len(people) == 1:
         response = await frame.begin_of(people[0], away(page))
         if response is not None:
-            return _without(frame, response, ASKED_COOKIE, LINK_COOKIE)
+            return _without(frame, response, ASKED_COOKIE, LINK_COOKIE, OPENID_COOKIE)
     if len(people) < 2:
         return await frame.error(
             403, "Nobody has invited this address.", "Ask an owner of the account to invite you."
@@ -121,6 +130,7 @@ async def _sign_in_page(
     return await frame.page(
         "sign_in.html", "Sign in", status, next=next, error=error, email=email,
         mails=frame.service.sign_in_mails is not None,
+        provider=frame.service.openid.name if frame.service.openid else "",
     )  # fmt: skip
 
 
@@ -230,6 +240,53 @@ def _register_links(pages: Blueprint, frame: Frame) -> None:
             403,
             "This link signs nobody in.",
             "It works once, for 15 minutes, in the browser that asked for it. Ask for another one.",
+        )
+
+
+def _register_openid(pages: Blueprint, frame: Frame) -> None:
+    """The way to the provider and back.
+
+    A link leads there: a form that is led elsewhere is refused by its page's policy.
+    """
+    cookie = frame.host_cookie(OPENID_COOKIE)
+
+    @pages.get(OPENID)
+    async def leave() -> Response:
+        if frame.service.openid is None:
+            raise NotFound
+        if (refused := await refused_attempt(frame)) is not None:
+            return refused
+        attempt = new_attempt(page_after(request.args))
+        try:
+            response = away(await frame.service.openid.url_of(attempt))
+        except OpenIdFailed as error:
+            return await no_sign_in(frame.service.openid, error)
+        value = frame.sign_ins.attempt_cookie(attempt)
+        frame.set_cookie(response, cookie, value, ATTEMPT_S, "/")
+        return response
+
+    @pages.get(f"{OPENID}/callback")
+    async def come_back() -> Response:
+        if frame.service.openid is None:
+            raise NotFound
+        if (refused := await refused_attempt(frame)) is not None:
+            return refused
+        attempt = await frame.sign_ins.use_attempt(request.cookies.get(cookie, ""))
+        if attempt is None:
+            return await frame.error(403, "This sign-in is over.", "Begin again.")
+        try:
+            email = await frame.service.openid.email_of(attempt, request.args)
+        except OpenIdFailed as error:
+            return await no_sign_in(frame.service.openid, error)
+        people = await frame.service.store.people_with(email)
+        return await entered(frame, people, attempt.page)
+
+    async def no_sign_in(provider: OpenIdService, error: OpenIdFailed) -> Response:
+        log.warning("sign-in failed: provider=%s error=%s", provider.name, error)
+        return await frame.error(
+            403,
+            f"The sign-in at {provider.name} did not work.",
+            "Begin again. If it goes on, the operator of this service finds the reason in its log.",
         )
 
 
