@@ -267,10 +267,10 @@ def _register_openid(pages: Blueprint, frame: Frame) -> None:
 
     @pages.get(f"{OPENID}/callback")
     async def come_back() -> Response:
+        """It was counted as an attempt when it left: without the cookie of then it ends at once."""
         if frame.service.openid is None:
             raise NotFound
-        if (refused := await refused_attempt(frame)) is not None:
-            return refused
+        admission_of(request.scope).admitted()
         attempt = await frame.sign_ins.use_attempt(request.cookies.get(cookie, ""))
         if attempt is None:
             return await frame.error(403, "This sign-in is over.", "Begin again.")
