@@ -70,7 +70,7 @@ from mailprobe.api.service import Build, Deployment, Payments, Service, new_serv
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings
 from mailprobe.api.sign_in.mails import open_sign_in_mails
-from mailprobe.api.sign_in.openid import OpenIdSettings, open_openid
+from mailprobe.api.sign_in.openid import open_openid, openid_settings
 from mailprobe.api.watchdog import Watchdog
 from mailprobe.engine import Engine, open_engine
 from mailprobe.engine.background import contained, running_loops, supervised
@@ -211,7 +211,7 @@ async def open_service(
         open_sign_in_mails(
             links, now=utc_now, url=settings.alert_smtp_url, sender=settings.alert_from
         ) as sign_in_mails,
-        open_openid(_openid_settings(settings), links.dashboard_url, utc_now) as openid,
+        open_openid(openid_settings(settings), links.dashboard_url, utc_now) as openid,
         open_background_writes() as background_writes,
         nullcontext(metrics.timed(opened) if metrics else opened) as store,
         _open_engine(settings, store, metrics, deployment, reputation.observer) as (
@@ -256,14 +256,6 @@ async def open_service(
         )
         async with _running(service, settings, webhook_sender, rng) as running:
             yield running
-
-
-def _openid_settings(settings: Settings) -> OpenIdSettings | None:
-    if not (settings.oidc_issuer and settings.oidc_client_id and settings.oidc_client_secret):
-        return None
-    return OpenIdSettings(
-        settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret
-    )
 
 
 @asynccontextmanager

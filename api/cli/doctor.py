@@ -37,6 +37,10 @@ def doctor(context: click.Context, names: Sequence[str], as_json: bool) -> None:
         if (notice := missing_sender(settings.engine)) is not None:
             print_error(notice)
         checks = run(lambda: examine(settings.engine, settings.database, settings.secret_key))
+    if settings.oidc_issuer is not None:
+        from mailprobe.api.cli.sender.sign_in import examine_sign_in
+
+        checks.append(run(lambda: examine_sign_in(settings)))
     failed = sum(check.status == "failed" for check in checks)
     if as_json:
         import msgspec

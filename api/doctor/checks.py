@@ -118,6 +118,14 @@ CLOCK = CheckRow(
     "Is the clock right?",
     {"wrong": "Synchronize the clock of this machine with NTP."},
 )
+SIGN_IN = CheckRow(
+    "sign-in, {subject}",
+    "Does the OpenID provider answer?",
+    {
+        "unusable": "Correct MAILPROBE_OIDC_ISSUER: what it names, followed by "
+        "/.well-known/openid-configuration, must open on this machine and name the same issuer."
+    },
+)
 
 # In the order of the report. SOURCE stands for the four after it where an egress has no address.
-CHECKS = (ENDPOINT, PORT, SOURCE, IDENTITY, HELO, BLOCKLISTS, SPF, DATABASE, CLOCK)
+CHECKS = (ENDPOINT, PORT, SOURCE, IDENTITY, HELO, BLOCKLISTS, SPF, DATABASE, CLOCK, SIGN_IN)

@@ -23,6 +23,7 @@ from joserfc import jwk, jwt
 from joserfc.errors import JoseError
 
 from mailprobe.api.service import OpenIdAttempt, OpenIdFailed
+from mailprobe.api.settings import Settings
 
 T = TypeVar("T")
 JsonObject = dict[str, object]
@@ -293,6 +294,14 @@ def _fitting(keys: KeySet, header: TokenHeader) -> list[PublicKey]:
         and key.get("use", "sig") == "sig"
         and (header.kid is None or key.get("kid") == header.kid)
     ]
+
+
+def openid_settings(settings: Settings) -> OpenIdSettings | None:
+    """What the settings say of a provider; they have all of it or nothing."""
+    issuer, id = settings.oidc_issuer, settings.oidc_client_id
+    if issuer is None or id is None or settings.oidc_client_secret is None:
+        return None
+    return OpenIdSettings(issuer, id, settings.oidc_client_secret)
 
 
 @asynccontextmanager
