@@ -12,7 +12,7 @@ WIDTHS = (320, 390, 768, 1000, 1280, 1920)
 LONG_NAME = "W" * 142
 LONG_ADDRESS = f"{'a' * 40}@{'b' * 40}.{'c' * 16}.test"
 PAGES = (
-    "", "/lists", "/try", "/keys", "/caps", "/audit", "/jobs", "/start", "/operator",
+    "", "/lists", "/try", "/keys", "/caps", "/people", "/audit", "/jobs", "/start", "/operator",
     "/operator/accounts", "/nothing",
 )  # fmt: skip
 # The right edges of what can be clicked, but for what a region scrolls to.

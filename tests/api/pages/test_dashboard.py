@@ -33,7 +33,18 @@ from tests.api.live.live_client import open_live
 from tests.api.service_fixture import HttpAnswer, RunningService, open_shop
 
 HOME = "/dashboard"
-PAGES = ("", "/start", "/keys", "/caps", "/audit", "/jobs", "/try", "/lists", "/operator")
+PAGES = (
+    "",
+    "/start",
+    "/keys",
+    "/caps",
+    "/people",
+    "/audit",
+    "/jobs",
+    "/try",
+    "/lists",
+    "/operator",
+)
 FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
