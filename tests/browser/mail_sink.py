@@ -52,7 +52,7 @@ class Session(socketserver.StreamRequestHandler):
         lines = []
         while (line := self.rfile.readline()) not in (b".\r\n", b""):
             lines.append(line.removeprefix(b".") if line.startswith(b"..") else line)
-        return email.message_from_bytes(b"".join(lines), policy=email.policy.default)  # type: ignore[return-value]
+        return email.message_from_bytes(b"".join(lines), policy=email.policy.default)
 
 
 @contextmanager
