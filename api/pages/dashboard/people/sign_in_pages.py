@@ -194,12 +194,9 @@ def _register_links(pages: Blueprint, frame: Frame) -> None:
         client = network_of(frame.visitor())
         link = NewLink(token_hash(token), email, token_hash(browser), client, page)
         to = await store.request_link(link)
-        until = frame.service.now() + LINKS_KEPT
         if to is not None:
-            mails.send_link(to, token, until)
-        response = await frame.page(
-            "sign_in_sent.html", "Check your mail", email=email, until=until, next=page
-        )
+            mails.send_link(to, token, frame.service.now() + LINKS_KEPT)
+        response = await frame.page("sign_in_sent.html", "Check your mail", email=email, next=page)
         frame.set_cookie(response, asked_cookie, browser, LINK_S, "/")
         return response
 

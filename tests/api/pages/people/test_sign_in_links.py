@@ -2,7 +2,6 @@
 
 import logging
 import math
-import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -97,8 +96,7 @@ async def test_unknown_and_known_addresses_are_answered_alike(autojump_clock: An
         pages = []
         for visitor, email in ((known, "ann@shop.test"), (unknown, "eve@shop.test")):
             got = await visitor.request_link(email)
-            octets = re.sub(rb"<time.*?</time>", b"", got.octets)
-            pages.append((got.status, octets.replace(email.encode(), b"")))
+            pages.append((got.status, got.octets.replace(email.encode(), b"")))
             assert set(visitor.cookies) == {"__Host-mailprobe_asked"}
         assert pages[0] == pages[1]
         await people.mail()
