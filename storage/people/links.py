@@ -81,8 +81,10 @@ def request_link(db: Database, new: NewLink) -> str | None:
 
 
 def add_invitation(db: Database, sha256: str, person_id: str) -> bool:
-    """Store the link of an invitation, in place of an earlier one; False if there is no such person."""
-    found = db.all("SELECT address FROM people WHERE id = :id", {"id": person_id})
+    """Store the link of an invitation, in place of an earlier one; False without such an invited person."""
+    found = db.all(
+        "SELECT address FROM people WHERE id = :id AND active_at IS NULL", {"id": person_id}
+    )
     if not found:
         return False
     now = db.now()

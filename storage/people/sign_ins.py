@@ -89,6 +89,8 @@ def begin_sign_in_of(db: Database, new: NewSignIn, person_id: str, by: Actor) ->
         "UPDATE people SET seen_at = :now, active_at = coalesce(active_at, :now) WHERE id = :id",
         {"id": person_id, "now": micros(db.now())},
     )
+    # an invitation that was not used is good in any browser, and not needed any more
+    db.change("DELETE FROM sign_in_links WHERE person = :id", {"id": person_id})
     _insert(db, new, account, key, by)
     return _caller(db, account, "keys.number = :key", {"key": key})
 

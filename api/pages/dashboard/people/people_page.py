@@ -52,6 +52,8 @@ def register(pages: Blueprint, frame: Frame) -> None:
         email, role = form.get("email", "").strip(), _role(form)
         if not _can_sign_in(frame):
             raise NotFound
+        if not _may_invite(frame):
+            return await too_many()
         try:
             parse(email)
             by = frame.actor(caller())
@@ -64,8 +66,8 @@ def register(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{PEOPLE}/<id>/invite")
     @frame.signed_in
     async def invite_again(id: str) -> Response:
-        if not frame.sign_in_limit.try_enter(frame.visitor(), caller().account.id):
-            return await frame.error(429, "That were many mails.", "Wait a minute, then try again.")
+        if not _may_invite(frame):
+            return await too_many()
         await _mail_invitation(frame, await _person(frame, id))
         return away(PEOPLE)
 
@@ -95,6 +97,16 @@ def register(pages: Blueprint, frame: Frame) -> None:
     async def end(id: str) -> Response:
         await store.end_listed_sign_in(id, caller().account.id, frame.actor(caller()))
         return away(PEOPLE)
+
+    async def too_many() -> Response:
+        return await frame.error(
+            429, "There were too many invitations.", "Wait a minute, then try again."
+        )
+
+
+def _may_invite(frame: Frame) -> bool:
+    """Count an invitation: nobody is to be flooded with mails."""
+    return frame.sign_in_limit.try_enter(frame.visitor(), f"invitations {caller().account.id}")
 
 
 ERRORS: Mapping[type[Exception], str] = {

@@ -107,14 +107,15 @@ async def test_a_wrong_invitation_is_refused_with_its_reason(
         assert b"An account has at most" in got.octets
 
 
-async def test_an_invitation_is_sent_again_as_often_as_one_signs_in(autojump_clock: Any) -> None:
+async def test_invitations_are_throttled(autojump_clock: Any) -> None:
     async with open_people_shop() as people:
         await people.active("owner", "ann@shop.test")
         bob = await people.person("viewer", "bob@shop.test")
         ann = await people.signed_in("ann@shop.test")
         answers = [(await ann.post(f"people/{bob.id}/invite")).status for _ in range(6)]
         assert answers == [303] * 5 + [429]
-        assert (await ann.post("people/nobody/invite")).status == 429
+        for path in ("people/nobody/invite", "people"):
+            assert (await ann.post(path, {"email": "eve@shop.test"})).status == 429
 
 
 async def test_people_of_another_account_are_nobody(autojump_clock: Any) -> None:

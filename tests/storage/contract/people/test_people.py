@@ -285,3 +285,12 @@ async def test_an_invitation_is_good_once_in_any_browser(store: Store, clock: Cl
     await store.remove_person(id, ann.id)
     assert await store.use_link("hash", "any") is None
     assert not await store.add_invitation("hash", ann.id)
+
+
+async def test_an_invitation_ends_with_the_first_sign_in(store: Store, clock: Clock) -> None:
+    """It is good in any browser, so there is none for a person who came by another way."""
+    ann = await store.invite_person(await new_account(store), "ann@shop.test", "viewer")
+    assert await store.add_invitation("hash", ann.id)
+    await enter(store, clock, ann)
+    assert await store.use_link("hash", "any") is None
+    assert not await store.add_invitation("hash", ann.id)
