@@ -18,7 +18,7 @@ class Sink(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Session)
+        super().__init__(("127.0.0.1", 0), Receiver)
         self.mails: queue.Queue[EmailMessage] = queue.Queue()
 
     @property
@@ -29,7 +29,7 @@ class Sink(socketserver.ThreadingTCPServer):
         return self.mails.get(timeout=WAIT_S_MAX)
 
 
-class Session(socketserver.StreamRequestHandler):
+class Receiver(socketserver.StreamRequestHandler):
     """As much of SMTP (RFC 5321) as a relay's client needs."""
 
     server: Sink
