@@ -5,8 +5,14 @@ Needs nothing but the standard library, so that it runs before anything is insta
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script
+
+from tests.import_graph import circles_of_files
+from tests.state_owners import foreign_writes, texts
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("engine", "api", "storage", "bench")
@@ -52,8 +58,73 @@ def _sort_key(path: Path) -> tuple[int, tuple[tuple[bool, str], ...]]:
     return order, parts
 
 
+PROBING = Path("engine/smtp")
+# What is read while its own object works on it, so that a call in between must be kept out.
+GUARDS = {"applying", "freed", "admitting", "_coming", "_is_trying"}
+
+
+def probing_figures() -> dict[str, int]:
+    """The shape of the probing core. Attributes are those that an object of the class assigns."""
+    nodes = [
+        node
+        for path in product_modules()
+        if path.is_relative_to(PROBING)
+        for node in ast.walk(_parsed(path))
+    ]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    circles = [each for each in circles_of_files() if "mailprobe.engine.smtp" in each[0]]
+    return {
+        "statements of the probing core": sum(map(_does_something, nodes)),
+        "foreign writes in it": sum(
+            each.startswith("engine.smtp.") for each in foreign_writes(texts())
+        ),
+        "files in its import circles": sum(map(len, circles)),
+        "guards against calls during a step": len(
+            GUARDS & {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+        ),
+        "lines of its largest class": max(_lines_of(each) for each in classes),
+        "methods of its largest class": max(len(_methods(each)) for each in classes),
+        "attributes of its largest class": max(len(_attributes(each)) for each in classes),
+    }
+
+
+def _does_something(node: ast.AST) -> bool:
+    """Is it a statement, and no import nor docstring?"""
+    if isinstance(node, ast.Expr):
+        return not isinstance(node.value, ast.Constant)
+    return isinstance(node, ast.stmt) and not isinstance(node, (ast.Import, ast.ImportFrom))
+
+
+def _lines_of(node: ast.ClassDef) -> int:
+    return (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def _methods(node: ast.ClassDef) -> list[ast.stmt]:
+    return [each for each in node.body if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def _attributes(node: ast.ClassDef) -> set[str]:
+    """What its methods assign to `self`, or its body declares without a value of the class."""
+    declared = {
+        each.target.id
+        for each in node.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    return declared | {
+        each.attr
+        for method in _methods(node)
+        for each in ast.walk(method)
+        if isinstance(each, ast.Attribute)
+        and isinstance(each.ctx, ast.Store)
+        and isinstance(each.value, ast.Name)
+        and each.value.id == "self"
+    }
+
+
 def figures() -> dict[str, int]:
-    """The size of storage, the places of a store method there, and heads that ask a question."""
+    """The shape of the probing core, the size of storage, the places of a store method there, and
+    heads that ask a question.
+    """
     modules = {path: _parsed(path) for path in product_modules() if path.parts[0] == "storage"}
     nodes = [node for module in modules.values() for node in ast.walk(module)]
     commands = {
@@ -62,6 +133,7 @@ def figures() -> dict[str, int]:
         if isinstance(node, ast.ClassDef) and any("StoreCommand[" in _text(b) for b in node.bases)
     }
     return {
+        **probing_figures(),
         "files of storage": len(modules),
         "statements of storage": sum(isinstance(node, ast.stmt) for node in nodes),
         "store commands": len(commands),

@@ -15,7 +15,12 @@ TOGETHER_S = 1.0  # what is due so soon is asked in one pass
 
 
 async def ask_in_passes(
-    engine: Engine, texts: Sequence[str], account: str, patience_s: float = PATIENCE_S
+    engine: Engine,
+    texts: Sequence[str],
+    account: str,
+    patience_s: float = PATIENCE_S,
+    *,
+    explain: bool = False,
 ) -> list[Answer]:
     """The last answer to each text, asked again as a list is: by the host's time, or twice later."""
     answers: list[Answer] = []
@@ -36,6 +41,7 @@ async def ask_in_passes(
             account=account,
             deferred_start=True,
             patience_s=max(0.0, deadline - now),
+            explain=explain,
         ) as stream:
             found = [answer async for answer in stream]
         now = trio.current_time()

@@ -1,18 +1,18 @@
-"""The record of what the core did: `python -m tests.simulation.differential.record` writes it.
+"""What a world of the probing core showed, in a form that is short enough to be kept.
 
-One line a world: its verdicts, one letter an address, account by account; and of each host the
-connections, recipients, refusals and the recipients that nobody asked about (random names).
+Verdicts are one letter an address, account by account. Of each host there are the connections in
+all and at once, recipients, refusals, and the recipients that nobody asked about (random names).
+The evidence is kept as a digest: reasons, rules, attempts and conversations, without their times.
 """
 
-import json
-import sys
 from dataclasses import dataclass
-from pathlib import Path
+from hashlib import blake2s
 
-from mailprobe.engine import Verdict
-from tests.simulation.differential.worlds import HOSTS, SEEDS, WorldEnd, run_world
+import msgspec
 
-GOLDEN = Path(__file__).with_name("golden.json")
+from mailprobe.engine import Answer, Verdict
+from tests.simulation.differential.worlds import Account, WorldEnd, run_world
+
 UNKNOWN, UNANSWERED = "?", "-"  # the latter: its account left before
 LETTERS = {
     ("deliverable", 0.97): "d",
@@ -21,43 +21,93 @@ LETTERS = {
     ("undeliverable", 0.02): "u",
     ("risky", 0.50): "r",
     ("unknown", 0.50): UNKNOWN,
+    ("invalid", 0.0): "i",
 }
-COUNTED = ("connections", "recipients", "refusals", "random names")
-WORLDS = [(kind, seed) for kind in HOSTS for seed in range(SEEDS)]
+COUNTED = ("connections", "at once", "recipients", "refusals", "random names")
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(msgspec.Struct, frozen=True, array_like=True):
     """What one world showed."""
 
     verdicts: str
-    hosts: tuple[tuple[int, ...], ...]
+    hosts: tuple[tuple[int, ...], ...]  # COUNTED of each
+    evidence: str  # a digest
 
 
-def record(kind: str, seed: int) -> Record:
+@dataclass(frozen=True, slots=True)
+class World:
+    """One world after its end: what is kept of it, and what it says in full."""
+
+    record: Record
+    text: str  # a line for each answer, attempt, line of a conversation, and host
+    times: str  # of the conversations
+
+
+def play(kind: str, seed: int) -> World:
     end = run_world(kind, seed)
     asked = {text for account in end.accounts for text in account.texts}
+    counts = tuple(_counts(end, asked))
+    random_names = {each for host in end.hosts for each in host.record.recipients} - asked
+    said = [_without(random_names, line) for account in end.accounts for line in _lines(account)]
     verdicts = "|".join(
-        "".join(_letter(account.verdicts.get(text)) for text in account.texts)
+        "".join(_letter(account.answers.get(text)) for text in account.texts)
         for account in end.accounts
     )
-    return Record(verdicts, tuple(_counts(end, asked)))
+    digest = blake2s("\n".join(said).encode(), digest_size=6).hexdigest()
+    hosts = [f"host {number}: {count}" for number, count in enumerate(counts)]
+    times = [
+        f"{line.at_ms}"
+        for account in end.accounts
+        for answer in account.answers.values()
+        if answer.evidence is not None
+        for line in answer.evidence.conversation
+    ]
+    return World(Record(verdicts, counts, digest), "\n".join([*hosts, *said]), " ".join(times))
 
 
 def _counts(end: WorldEnd, asked: set[str]) -> list[tuple[int, ...]]:
     counts: list[tuple[int, ...]] = []
     for host in end.hosts:
-        sessions, recipients = host.record.sessions, host.record.recipients
-        refusals = sum(session.refusals for session in sessions)
-        nobodys = sum(times for mailbox, times in recipients.items() if mailbox not in asked)
-        counts.append((len(sessions), recipients.total(), refusals, nobodys))
+        log = host.record
+        refusals = sum(session.refusals for session in log.sessions)
+        nobodys = sum(times for mailbox, times in log.recipients.items() if mailbox not in asked)
+        counts.append(
+            (log.sessions_seen, log.connections_peak, log.recipients.total(), refusals, nobodys)
+        )
     return counts
 
 
-def _letter(verdict: Verdict | None) -> str:
-    if verdict is None:
+def _letter(answer: Answer | None) -> str:
+    if answer is None:
         return UNANSWERED
+    verdict: Verdict = answer.verdict
     return LETTERS[verdict.status, verdict.confidence]
+
+
+def _lines(account: Account) -> list[str]:
+    """Every answer of the account with its evidence, in the order of its addresses."""
+    lines = []
+    for text in account.texts:
+        if (answer := account.answers.get(text)) is None:
+            continue
+        cause = answer.cause
+        lines.append(
+            f"{account.name} {text}: {_letter(answer)} {cause.reason} {cause.blame} {answer.retry_s}"
+        )
+        if (found := answer.evidence) is None:
+            continue
+        lines += [f"  {each.exchange} {each.address} {each.result}" for each in found.exchanges]
+        lines += [f"  {each.who} {each.text}" for each in found.conversation]
+        lines.append(f"  {found.rule} {found.cached} {found.truncated}")
+    return lines
+
+
+def _without(names: set[str], line: str) -> str:
+    """The line with a mark in place of a random name: the order of the tests makes no difference."""
+    start, end = line.find("<"), line.find(">")
+    if start < 0 or line[start + 1 : end] not in names:
+        return line
+    return f"{line[: start + 1]}*{line[line.index('@') :]}"
 
 
 def losses(before: Record, now: Record) -> list[str]:
@@ -76,22 +126,13 @@ def losses(before: Record, now: Record) -> list[str]:
     return found
 
 
-def read_golden() -> dict[str, Record]:
-    lines = json.loads(GOLDEN.read_text("utf-8"))
-    return {
-        name: Record(verdicts, tuple(map(tuple, hosts)))
-        for name, (verdicts, hosts) in lines.items()
-    }
-
-
-def write_golden() -> None:
-    lines = []
-    for kind, seed in WORLDS:
-        now = record(kind, seed)
-        lines.append(f"{json.dumps(f'{kind}/{seed}')}: {json.dumps([now.verdicts, now.hosts])}")
-    GOLDEN.write_text("{\n" + ",\n".join(lines) + "\n}\n", "utf-8")
-
-
-if __name__ == "__main__":
-    write_golden()
-    sys.stdout.write(f"{GOLDEN}: {len(WORLDS)} worlds\n")
+def differences(before: Record, now: Record) -> list[str]:
+    """In what they differ, be it better or worse."""
+    found = losses(before, now)
+    if before.verdicts != now.verdicts:
+        found.append(f"verdicts {before.verdicts}, now {now.verdicts}")
+    if before.hosts != now.hosts:
+        found.append(f"hosts {before.hosts}, now {now.hosts}")
+    if before.evidence != now.evidence:
+        found.append("evidence")
+    return found
