@@ -326,7 +326,7 @@ class ProbeDispatcher:
     def _pool_at(self, addresses: tuple[str, ...], name: str, *, patient: bool) -> Pool:
         """The host's pool; a patient probe has another one unless the host is known to be quick."""
         pool = self.pools.find(addresses, name)
-        if not patient or pool.is_quick:
+        if not patient or pool.times.is_quick:
             return pool
         counterpart = self.patient_pools.find(addresses, name)
         pool.counterpart, counterpart.counterpart = counterpart, pool
@@ -345,7 +345,7 @@ class ProbeDispatcher:
         if probe.outcome is not None:
             return
         if outcome is _TIMED_OUT and probe.pool is not None:
-            probe.pool.note_late()
+            probe.pool.times.note_slow()
         if probe.accepted and outcome is not Outcome.HOST_CHANGED:
             if not LADDER[outcome].valid:
                 # It was sent again only for the catch-all test, and the reply was another.
@@ -541,7 +541,7 @@ class ProbeDispatcher:
             self._begin_clocks([probe])
         probe.fail(cause)
         if cause.outcome is _TIMED_OUT and probe.pool is not None:
-            probe.pool.note_late()
+            probe.pool.times.note_slow()
         failed = cause.outcome in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
         final = not failed or cause.rule == BAN_RULE  # a backup would not judge in its place
         if final or probe.exhausted:

@@ -173,7 +173,7 @@ class Permits:
         } - {pool}
         if not any(other.connections for other in others):
             return None
-        return sum(other.pace.batches for other in others)
+        return sum(other.times.pace.batches for other in others)
 
     @contextmanager
     def holding(self, address: str) -> Iterator[None]:

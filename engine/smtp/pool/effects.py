@@ -7,7 +7,6 @@ from mailprobe.engine.smtp.pool.resting import record_failure
 from mailprobe.engine.smtp.session import effects as made
 from mailprobe.engine.smtp.session.effects import Effect
 from mailprobe.engine.smtp.session.host import IdleSession
-from mailprobe.engine.smtp.wire import Conversation
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
@@ -45,11 +44,12 @@ class RareEffects:
                 pool.test_ended(acceptance, in_time=in_time)
                 settle_awaiting(pool, domain, acceptance, in_time=in_time)
             case made.BecameLate(conversation, accepted_before):
-                self._became_late(conversation, accepted_before)
+                pool.became_late(conversation, accepted_before)
             case made.CaughtUp(conversation, accepted):
-                self._caught_up(conversation, accepted=accepted)
+                pool.times.caught_up(conversation, pool.now(), accepted=accepted)
+                pool.dispatcher.capacity_freed(pool)
             case made.GaveWay():
-                self._gave_way()
+                pool.times.gave_way(pool.now(), pool.opener.opening_s)
             case made.SessionFailed(cause, before_recipients, late, at_recipient):
                 pool.session_failed(
                     cause, before_recipients=before_recipients, late=late, at_recipient=at_recipient
@@ -59,7 +59,7 @@ class RareEffects:
             case made.IdledTooLong():
                 pool.close_idle_session()
             case made.Distrusted(renamed=is_renaming):
-                pool.distrust(renamed=is_renaming)
+                pool.times.distrust(renamed=is_renaming)
             case made.Proven(fast_reply_s, renamed):
                 pool.replies_proven(fast_reply_s, renamed)
             case made.HostChanged(cause, hour):
@@ -72,41 +72,3 @@ class RareEffects:
                 pool.blocked(words)
             case _:
                 raise TypeError(effect)
-
-    def _became_late(self, conversation: Conversation, accepted: int) -> None:
-        """The oldest recipient of the session is late: open another connection if needed.
-
-        `accepted` recipients before it were accepted in time, which is not proven yet.
-        """
-        pool = self._pool
-        pool.lateness.session_late(conversation, pool.now() - pool.late_s, accepted)
-        gap_s = pool.pace.gap_s if pool.accepted_several else 0.0
-        pool.depth, pool.prompt = pool.lateness.tarpit_depth(pool.pace, gap_s), 0
-        pool.slow_to_answer = pool.slow = True
-        pool.staff()
-        if pool.lateness.late_reply_s is None:
-            self._learn_lateness(pool.late_s)
-        pool.dispatcher.capacity_freed(pool)
-
-    def _caught_up(self, conversation: Conversation, *, accepted: bool) -> None:
-        """The late reply has come; `accepted` if it was positive."""
-        pool = self._pool
-        since = pool.lateness.sessions.pop(conversation, None)
-        if since is not None:
-            late_reply_s = pool.now() - since
-            if accepted:
-                pool.lateness.accepted_late(late_reply_s)
-            self._learn_lateness(late_reply_s)
-        pool.dispatcher.capacity_freed(pool)
-
-    def _gave_way(self) -> None:
-        """A late reply was given up: it takes longer than that."""
-        late = self._pool.lateness
-        late.rerouted_at = self._pool.now()
-        at_least_s = self._pool.reroute_s + self._pool.opener.opening_s
-        self._learn_lateness(max(at_least_s, late.late_reply_s or 0.0))
-
-    def _learn_lateness(self, late_reply_s: float) -> None:
-        pool = self._pool
-        pool.lateness.late_reply_s = late_reply_s
-        pool.late_s = pool.lateness.late_after_s(pool.pace)

@@ -52,8 +52,9 @@ class LeftConnections:
             with scope, self._permits.holding(address):
                 # Opening takes several round trips: in that time a host that noticed would close.
                 soon_s = max(RELEASE_S, pool.opener.opening_s)
-                pool.lateness.sleeps_on = not await connection.ended(soon_s)
-                if pool.lateness.sleeps_on:
+                noticed = await connection.ended(soon_s)
+                pool.times.late.left(noticed=noticed)
+                if not noticed:
                     await connection.ended(LEFT_S - soon_s)
         finally:
             with trio.CancelScope(shield=True):

@@ -13,7 +13,7 @@ import trio
 from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp.pool.greeting import Greeter
 from mailprobe.engine.smtp.pool.host import PoolHost
-from mailprobe.engine.smtp.pool.lateness import FAR_S
+from mailprobe.engine.smtp.pool.reply_times import FAR_S
 from mailprobe.engine.smtp.pool.resting import AVOID_S, is_outwaited, record_failure, send_on
 from mailprobe.engine.smtp.pool.serving import ServedSession
 from mailprobe.engine.smtp.probe import ADDRESSES_MAX, Cause, Probe
@@ -245,7 +245,7 @@ class ConnectionOpener:
             self.has_enough = False
             self.greeted_s = self._now() - began
             self.opening_s = max(OPENING_S_LEAST, self.greeted_s)
-            if self._pool.pace.reply_s >= FAR_S:
+            if self._pool.times.pace.reply_s >= FAR_S:
                 self._pool.throttle = self._pool.throttle.after_greeting(self._now())
             self.failed_at.pop(address, None)
             return greeted

@@ -19,16 +19,9 @@ from mailprobe.engine.smtp.operators import OTHERS, MailOperator, MailSoftware, 
 from mailprobe.engine.smtp.pairing import Renamings
 from mailprobe.engine.smtp.pool.effects import RareEffects
 from mailprobe.engine.smtp.pool.host import PoolHost
-from mailprobe.engine.smtp.pool.lateness import (
-    FAR_S,
-    LATE_S,
-    PROMPT_BATCHES,
-    QUICK_REPLY_S,
-    Lateness,
-    ReplyPace,
-)
 from mailprobe.engine.smtp.pool.opening import ConnectionOpener
 from mailprobe.engine.smtp.pool.refusals import RefusalMemory
+from mailprobe.engine.smtp.pool.reply_times import VENTURED, ReplyTimes
 from mailprobe.engine.smtp.pool.resting import (
     NO_BUDGET,
     cause_of_backoff,
@@ -63,13 +56,10 @@ from mailprobe.engine.smtp.tolerance.limits import BAN_RULE, Growth, Kind
 from mailprobe.engine.smtp.wire import Conversation, SmtpReply
 from mailprobe.engine.verdict import Outcome
 
-BATCH_S = 0.8  # the replies of one batch should not take longer
-UNANSWERED_TEST_S = 60.0  # after a random address got no reply in time no other is sent
 DEFERRED_FAILURES_MAX = 3  # after more, probes are settled instead of deferred
 ANSWERED_AT_ONCE = 64  # probes admitted at a time while the host is backed off
 QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few probes queued in lock-step
 QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
-VENTURED = 4  # first batch of a host with PIPELINING: it may want one each
 IN_STEP_LEAST = 2  # for each connection: one under way and the next
 UNTESTED_RECIPIENTS = 24.0  # in a session, where most domains have two and are to be tested
 TESTING_ROUNDS = 4  # of a session with tests: listed addresses, tests, QUIT, and one to spare
@@ -82,15 +72,14 @@ class Pool:
 
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
-        *("_apply_rare", "_coming", "_idle", "_testers", "accepted_several", "addresses"),
-        *("allowed", "backlog", "backoff", "backoff_cause", "behind", "budget", "clocks_s"),
-        *("connections", "controls", "counterpart", "deferred_since", "depth", "depth_trusted"),
-        *("dispatcher", "distrusted", "fail_over", "found_at", "host", "late_s", "lateness"),
-        *("latest_address", "left", "name", "names", "names_backoff_until", "now", "opener"),
-        *("operator", "pace", "patient", "pipelines", "present", "prompt", "read_s"),
-        *("recipient_read", "unanswered_at", "usual_s", "waiting"),
-        *("refused_promptly_at", "renamings", "room_at", "session_barren", "session_recipients"),
-        *("sessions", "settle", "slow", "slow_to_answer", "terms", "throttle"),
+        *("_apply_rare", "_coming", "_idle", "_testers", "addresses", "allowed"),
+        *("backlog", "backoff", "backoff_cause", "behind", "budget", "clocks_s"),
+        *("connections", "controls", "counterpart", "deferred_since", "dispatcher", "fail_over"),
+        *("found_at", "host", "latest_address", "left", "name", "names"),
+        *("names_backoff_until", "now", "opener", "operator", "patient", "pipelines"),
+        *("present", "read_s", "recipient_read", "renamings", "room_at", "session_barren"),
+        *("session_recipients", "sessions", "settle", "terms", "throttle", "times"),
+        *("waiting",),
     )
 
     def __init__(
@@ -130,22 +119,10 @@ class Pool:
             UNTESTED_RECIPIENTS  # in a session; a guess, then a moving average
         )
         self._idle: dict[IdleSession, None] = {}  # of the sessions
-        # Recipients in one batch, fewer after a late reply. Where most are late, a surplus reply
-        # can only be told from an owed one if nothing else is unanswered.
-        self.depth = 1 if patient else REFUSALS_MAX
-        self.prompt = 0  # batches without a late reply since then
         self.backlog = 0  # verdicts that are not proven yet
         self.room_at = MANY  # with more probes under way, room() is 0
-        self.usual_s = 0.0
-        self.late_s = LATE_S
-        self.distrusted = patient
-        self.depth_trusted = 0  # before it was distrusted, if only because of a renamed recipient
         self.renamings = Renamings()
-        self.slow_to_answer = False  # a reply was late not long ago
         self.deferred_since: float | None = None  # it defers everybody, and judges nobody
-        self.refused_promptly_at = NEVER  # its latest refusal that was not late
-        self.unanswered_at = NEVER  # when a random address last got no reply in time
-        self.slow = False  # a reply was ever late, or did not come in time
         # Idle until the addresses of a domain are answered, the longest first.
         self._testers: dict[IdleSession, None] = {}
         self._coming = 0  # woken sessions that have not taken a probe yet
@@ -156,16 +133,14 @@ class Pool:
         self.backoff = HostBackoff()
         self.backoff_cause: Cause | None = None
         self.behind = 0  # probes that the scheduler holds back for this host
-        self.pace = ReplyPace()
-        self.lateness = Lateness()
+        self.times = ReplyTimes(patient=patient)
         self.controls = HostControls(dispatcher.controls)
         self.opener = ConnectionOpener(self, dispatcher)
         self._apply_rare = RareEffects(self).apply
-        refusals = RefusalMemory(self, self.lateness)
+        refusals = RefusalMemory(self, self.times.late)
         self.recipient_read = refusals.recipient_read  # bound here to save a call for each reply
         self.session_barren = refusals.session_barren
         self.pipelines: bool | None = None
-        self.accepted_several = False  # a whole batch of recipients
         self.dispatcher = dispatcher
         self.settle = dispatcher.settle  # bound here to save a call for each reply
         self.fail_over = dispatcher.fail_over
@@ -200,11 +175,6 @@ class Pool:
         """A recipient of this domain is accepted: is that anybody else's than the host's own?"""
         if not any(is_own_server(name, domain) for name in self.names):
             self.budget.share_host()
-
-    @property
-    def is_quick(self) -> bool:
-        """It answers, and has never been late: patience is of no use."""
-        return self.pace.batches > 0 and not self.slow
 
     def share(self, other: "Pool") -> None:
         """Use what the other pool of this host knows of it, and let it know what is learned."""
@@ -271,10 +241,6 @@ class Pool:
         self._staff_waiting()
         self.dispatcher.capacity_freed(self)
 
-    def note_late(self) -> None:
-        """A probe had no reply in time."""
-        self.slow = True
-
     def leave(self, probe: Probe) -> None:
         """The probe is no longer this host's; it may still be queued here."""
         self.present -= 1
@@ -321,25 +287,25 @@ class Pool:
             return 1 - self.present  # wait for its greeting
         # Late sessions do not count: nothing is queued behind them.
         capacity, present = self.throttle.limit, self.present - self.backlog
-        if self.lateness.sessions or self.left:
-            late = len(self.lateness.sessions)
+        if self.times.late.sessions or self.left:
+            late = len(self.times.late.sessions)
             capacity = min(connections_max(self), self.allowed) - late - self.left
             present -= late
         elif self.allowed < capacity:
             capacity = self.allowed
         if capacity <= 0:
             return 0
-        careful = self.depth < REFUSALS_MAX
+        careful = self.times.depth < REFUSALS_MAX
         if self.pipelines and self.terms.limits.width > 1:
-            if not self.accepted_several and not careful:  # wait for its first batch
+            if not self.times.accepted_several and not careful:  # wait for its first batch
                 return VENTURED - present
             return capacity * self.window() - present
         if careful:
             return capacity - present
-        if (self.pace.batch_s or 0.0) < QUICK_BATCH_S and not self.dispatcher.at_capacity:
+        if (self.times.pace.batch_s or 0.0) < QUICK_BATCH_S and not self.dispatcher.at_capacity:
             capacity *= 1 + QUEUED_IN_STEP
         few, several = IN_STEP_LEAST * len(self.sessions), capacity // 3
-        if not self.lateness.sessions:
+        if not self.times.late.sessions:
             self.room_at = max(few, capacity - several - 1)
         room = capacity - present
         return room if present <= few or min(room, held) > several else 0
@@ -364,14 +330,14 @@ class Pool:
     def staff(self, *, hurried: bool = False) -> None:
         """Wake an idle session, or open a connection if the queue is worth one."""
         if not self._idle:
-            if self.connections >= self.throttle.limit and not self.lateness.sessions:
+            if self.connections >= self.throttle.limit and not self.times.late.sessions:
                 return
             # A cheap part of worth_one_more(), since this runs for almost every reply: no, if
             # the sessions are soon done even with one probe at a time.
-            round_s = (self.pace.batch_s or 0.0) + opening_each_s(self)
+            round_s = (self.times.pace.batch_s or 0.0) + opening_each_s(self)
             backlog = self.waiting.count + self.behind
-            prompt = len(self.sessions) - len(self.lateness.sessions)
-            backlog_s = BACKLOG_S if self.depth == REFUSALS_MAX else LATE_BACKLOG_S
+            prompt = len(self.sessions) - len(self.times.late.sessions)
+            backlog_s = BACKLOG_S if self.times.depth == REFUSALS_MAX else LATE_BACKLOG_S
             if prompt > 0 and backlog * round_s <= backlog_s * prompt:
                 return
         if not self.any_waiting():
@@ -412,7 +378,7 @@ class Pool:
 
     def adopt(self, address: str) -> bool:
         """Use a permit of the address; False if the pool does not need it any more."""
-        prompt = len(self.sessions) - len(self.lateness.sessions)
+        prompt = len(self.sessions) - len(self.times.late.sessions)
         full = self.connections + self.left >= connections_max(self)
         if prompt > 0 or full or not self.any_waiting():
             return False
@@ -433,19 +399,11 @@ class Pool:
         return probe.outcome is not None or probe.pool is not self
 
     def window(self) -> int:
-        depth, width = self.depth, self.terms.limits.width
-        depth = width if width < depth else depth
+        width = self.terms.limits.width
         if self.pipelines is not None:  # then its greeting is known, and so what it tolerates
             allowed = self.budget.session_window(0)
-            depth = allowed if allowed < depth else depth
-        if not self.accepted_several and self.pace.reply_s >= FAR_S and not self.lateness.sessions:
-            return min(depth, VENTURED)  # network latency, or work for each recipient
-        gap_s = self.pace.gap_s
-        # Compared as a product: the mean gap of replies that come together can underflow
-        # a division.
-        if gap_s * REFUSALS_MAX <= BATCH_S:
-            return depth
-        return min(depth, max(1, int(BATCH_S / gap_s)))
+            width = allowed if allowed < width else width
+        return self.times.window(width)
 
     def reduce_limit(self, throttle: Throttle) -> None:
         if throttle.limit < self.throttle.limit:
@@ -507,7 +465,7 @@ class Pool:
 
         Each test uses up one of the refusals of its session, and then another one is opened.
         """
-        session_s = self.opener.opening_s + TESTING_ROUNDS * (self.pace.batch_s or 0.0)
+        session_s = self.opener.opening_s + TESTING_ROUNDS * (self.times.pace.batch_s or 0.0)
         if not self.any_waiting():
             return 0.0
         sessions = len(self.waiting) / max(1, self.budget.session_max)
@@ -569,22 +527,21 @@ class Pool:
         """
         if self.patient:
             return False
-        now, prompt_at = self.now(), self.refused_promptly_at
-        is_slow = self.budget.limits.slow and now >= prompt_at + UNANSWERED_TEST_S
-        if is_slow and any(each.session.is_testing() for each in self.sessions):
-            return True
-        return now < self.unanswered_at + UNANSWERED_TEST_S and prompt_at < self.unanswered_at
+        too_late = self.times.refuses_too_late(self.now(), slow_by_default=self.budget.limits.slow)
+        if too_late is None:
+            return any(each.session.is_testing() for each in self.sessions)
+        return too_late
 
     def test_ended(self, acceptance: Acceptance, *, in_time: bool) -> None:
         """A random address was answered, got no reply in time, or is not tolerated at the moment."""
         if not in_time:
-            self.unanswered_at = self.now()
+            self.times.note_unanswered_test(self.now())
         if acceptance is Acceptance.UNASKED:
             self.dispatcher.observer.budget_lacking(self.budget.label, random=True)
 
     def recipient_refused(self, at: float, *, prompt: bool, for_good: bool) -> None:
         if prompt:
-            self.refused_promptly_at = at
+            self.times.note_prompt_refusal(at)
         if for_good:
             self.dispatcher.observer.recipient_refused(self.budget.label)
 
@@ -645,21 +602,11 @@ class Pool:
 
     def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None:
         """All replies of a batch are there; their verdicts are settled or still to be proven."""
-        is_first = gap_s >= 0 and not self.accepted_several
-        if is_first:
-            self.pace.gap_s = gap_s  # until now it was a guess
-        self.pace.measured(round_s, gap_s, first_s)
-        self._learn_lateness()
-        if self.depth < REFUSALS_MAX and not self.distrusted:
-            self.prompt += 1
-            if self.prompt >= PROMPT_BATCHES:
-                self.depth, self.prompt = self.depth + 1, 0
-                self.slow_to_answer = self.depth < REFUSALS_MAX
+        is_first = self.times.batch_done(round_s, gap_s, first_s)
         throttle = self.throttle
         if throttle.limit < throttle.limit_max or throttle.bad:
             self.throttle = throttle.after_success(self.now())
         if is_first:
-            self.accepted_several = True
             self.dispatcher.capacity_freed(self)
         if self._testers or self.counterpart is not None:
             self.wake_testers()
@@ -669,41 +616,27 @@ class Pool:
     def introduced(self, conversation: Conversation) -> None:
         """A connection is greeted: its reply to EHLO is there."""
         self.pipelines = conversation.offer.pipelining
-        if self.pace.batch_s is None:
-            self.pace.begin(conversation.received_at - conversation.sent_at)
-            self._learn_lateness()
+        self.times.greeted(conversation.received_at - conversation.sent_at)
 
-    def _learn_lateness(self) -> None:
-        """More is known of the host's usual time to reply."""
-        self.usual_s = usual_s = self.pace.reply_s
-        if usual_s < QUICK_REPLY_S and self.lateness.late_reply_s is None:
-            self.late_s = LATE_S
-        else:
-            self.late_s = self.lateness.late_after_s(self.pace)
+    def became_late(self, conversation: Conversation, accepted_before: int) -> None:
+        """The oldest recipient of the session is late: open another connection if needed.
+
+        `accepted_before` recipients were accepted in time, which is not proven yet.
+        """
+        self.times.became_late(conversation, self.now(), accepted_before)
+        self.staff()
+        self.dispatcher.capacity_freed(self)
 
     @property
     def reroute_s(self) -> float:
-        return self.lateness.reroute_s(self.late_s, self.opener.opening_s)
-
-    def distrust(self, *, renamed: bool) -> None:
-        """A reply too many, or one too few: from now on prove each verdict by itself.
-
-        `renamed`: or else the host renamed a recipient; then only until that is proven.
-        """
-        if not renamed:
-            self.depth_trusted = 0
-        elif not self.distrusted:
-            self.depth_trusted = self.depth
-        self.distrusted = True
-        self.depth = 1
+        return self.times.reroute_s(self.opener.opening_s)
 
     def replies_proven(self, fast_reply_s: float, renamed: set[tuple[str, str]]) -> None:
         """A reply that came sooner than usual was the right one; the host renames recipients so."""
         if fast_reply_s:
-            self.usual_s = self.pace.replied(fast_reply_s)
-        if renamed and self.renamings.learn(renamed) and self.depth_trusted:
-            self.distrusted = False
-            self.depth, self.depth_trusted = self.depth_trusted, 0
+            self.times.replied_early(fast_reply_s)
+        if renamed and self.renamings.learn(renamed):
+            self.times.renaming_proven()
 
     def session_failed(
         self, cause: Cause, *, before_recipients: bool, late: bool, at_recipient: bool

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from mailprobe.engine.smtp.catchall import DomainAcceptance, DomainAtHost
-from mailprobe.engine.smtp.pool.lateness import LATE_SHARE_EWMA, Lateness
+from mailprobe.engine.smtp.pool.reply_times import Lateness
 from mailprobe.engine.smtp.pool.resting import end_backoff, record_failure
 from mailprobe.engine.smtp.probe import Cause
 from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
@@ -65,15 +65,13 @@ class RefusalMemory:
         domain.at.unanswered_sessions = 0
         if domain.at.silence.sessions or self._silence.sessions:
             domain.at.silence = self._silence = NO_SILENCE
-        lateness = self._lateness  # written here to save a call for each reply
-        lateness.accepted += reply.code < 300
+        self._lateness.recipient_read(accepted=reply.code < 300)
         if reply.code < 300:
             if domain.at is not self._accepted and not self._pool.budget.is_shared:
                 self._accepted = domain.at
                 self._pool.accepts_for(domain.at.name)
         elif reply.code >= 500 and reading.meaning is Meaning.NO_MAILBOX:
             self._pool.refuses(" ".join(reply.lines))
-        lateness.share -= LATE_SHARE_EWMA * lateness.share
         if reply.code < 400 or reply.code >= 500:
             self._pool.deferred_since = None
         elif self._pool.deferred_since is None:

@@ -68,7 +68,7 @@ def session_over(pool: "Pool", served: "ServedSession") -> None:
     if served in pool.sessions and session.is_spent and session.recipients:
         pool.session_recipients += SESSION_EWMA * (session.recipients - pool.session_recipients)
     pool.sessions.discard(served)
-    if pool.lateness.sessions.pop(session.conversation, None) is not None:
+    if pool.times.late.session_over(session.conversation):
         pool.dispatcher.capacity_freed(pool)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mailprobe.engine.smtp.pool.lateness import FAR_S, LATE_REPLIES
+from mailprobe.engine.smtp.pool.reply_times import FAR_S, LATE_REPLIES
 from mailprobe.engine.smtp.pool.resting import AVOID_S
 from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER
@@ -29,7 +29,9 @@ def needs_connection(pool: "Pool", hurried: bool) -> bool:
             return False
         # For a distant host only the limit counts; it grows with each greeting. Likewise where
         # a connection is good for few recipients: one of them is always opening or closing.
-        freely = pool.pace.reply_s >= FAR_S or pool.terms.limits.per_connection <= REFUSALS_MAX
+        freely = (
+            pool.times.pace.reply_s >= FAR_S or pool.terms.limits.per_connection <= REFUSALS_MAX
+        )
         untried = pool.connections >= pool.opener.proven_parallelism
         if untried and not (freely or hurried):
             return False  # wait for the host's reaction first
@@ -40,7 +42,7 @@ def needs_connection(pool: "Pool", hurried: bool) -> bool:
 
 def connections_max(pool: "Pool") -> int:
     """How many connections may be open at the moment, with those that we left."""
-    late = len(pool.lateness.sessions) + pool.left
+    late = len(pool.times.late.sessions) + pool.left
     limit = pool.throttle.with_late(late, pool.now()) if late else pool.throttle.limit
     if pool.counterpart is None:
         return limit
@@ -49,20 +51,22 @@ def connections_max(pool: "Pool") -> int:
 
 
 def backlog_s(pool: "Pool") -> float:
-    return BACKLOG_S if pool.depth == REFUSALS_MAX else LATE_BACKLOG_S
+    return BACKLOG_S if pool.times.depth == REFUSALS_MAX else LATE_BACKLOG_S
 
 
 def worth_one_more(pool: "Pool") -> bool:
     """Is there more in the queue than the present connections soon complete?"""
-    prompt = len(pool.sessions) - len(pool.lateness.sessions)
+    prompt = len(pool.sessions) - len(pool.times.late.sessions)
     if prompt <= 0:
         opening = pool.connections - len(pool.sessions)
         return len(pool.waiting) > width_of(pool) * opening
     width = width_of(pool)
-    if pool.pace.reply_s >= FAR_S and not (pool.accepted_several or pool.lateness.sessions):
+    if pool.times.pace.reply_s >= FAR_S and not (
+        pool.times.accepted_several or pool.times.late.sessions
+    ):
         width = 1  # opening takes long, and any of the first batch may be late
     backlog = len(pool.waiting) + pool.behind
-    rounds_s = backlog / width * (pool.pace.batch_s or 0.0)
+    rounds_s = backlog / width * (pool.times.pace.batch_s or 0.0)
     return rounds_s + backlog * opening_each_s(pool) > backlog_s(pool) * prompt
 
 
@@ -75,7 +79,7 @@ def opening_each_s(pool: "Pool") -> float:
     It matters where a connection is good for few recipients: the host tolerates few refusals, or
     most of the domains are still to be tested. A slow host gets no more connections for it.
     """
-    if pool.slow or pool.patient:
+    if pool.times.slow or pool.patient:
         return 0.0
     opener = pool.opener
     opening_s = opener.greeted_s if opener.greeted_s < BESIDE_S else opener.opening_s
@@ -117,7 +121,7 @@ def gives_way(pool: "Pool", conversation: Conversation) -> bool:
 
     Probes whose own reply was late before do not count.
     """
-    if pool.lateness.sleeps_on or not pool.any_waiting():
+    if pool.times.late.sleeps_on or not pool.any_waiting():
         return False
     if pool.connections + pool.left < connections_max(pool) and any(
         map(pool.dispatcher.permits.available, pool.addresses)
@@ -125,12 +129,12 @@ def gives_way(pool: "Pool", conversation: Conversation) -> bool:
         return False  # one more can be opened beside it
     if all(pool.session_ended(each) or each.rerouted for each in pool.waiting.heads()):
         return False
-    prompt = pool.connections - len(pool.lateness.sessions)
-    if pool.lateness.slow_for_all:  # perhaps: give up one at a time
-        now, patience_s = pool.now(), max(REROUTE_S, 2 * LATE_REPLIES * pool.pace.reply_s)
-        since = min(pool.lateness.sessions.get(conversation, now), pool.lateness.rerouted_at)
+    prompt = pool.connections - len(pool.times.late.sessions)
+    if pool.times.late.slow_for_all:  # perhaps: give up one at a time
+        now, patience_s = pool.now(), max(REROUTE_S, 2 * LATE_REPLIES * pool.times.pace.reply_s)
+        since = min(pool.times.late.sessions.get(conversation, now), pool.times.late.rerouted_at)
         return prompt <= 0 and now - since >= patience_s
     if prompt <= 0:
         return True
-    work_s = len(pool.waiting) * (pool.pace.batch_s or 0.0)
+    work_s = len(pool.waiting) * (pool.times.pace.batch_s or 0.0)
     return work_s > prompt * pool.opener.opening_s

@@ -229,7 +229,10 @@ class BatchExchange:
         now, self.is_answered = self._conversation.now, False
         host, proof = self._host, self.proof
         if proof.held.verdicts and (
-            proof.is_suspect or host.distrusted or host.slow_to_answer or now >= proof.held.until
+            proof.is_suspect
+            or host.times.distrusted
+            or host.times.slow_to_answer
+            or now >= proof.held.until
         ):
             return proof.begin_quiet()
         if self.next_batch.again or not self.tenure.may_continue(now):
@@ -242,7 +245,7 @@ class BatchExchange:
             return None
         batch = self._begin(asked, in_transaction=True)
         self._conversation.send(*batch.recipients)
-        return self._conversation.deadline(batch.until, host.late_s)
+        return self._conversation.deadline(batch.until, host.times.late_s)
 
     # -- receiving -----------------------------------------------------------------------------
 
@@ -284,7 +287,7 @@ class BatchExchange:
         # Only what is proven by a reply that names its recipient is processed before the others.
         if batch.proven > batch.processed:
             self._process_proven(batch)
-        if not self.is_late and conversation.now >= conversation.since + self._host.late_s:
+        if not self.is_late and conversation.now >= conversation.since + self._host.times.late_s:
             self._become_late(batch)
         return self.receive_until()
 
@@ -322,7 +325,7 @@ class BatchExchange:
     def receive_until(self) -> float:
         """The read deadline, or before that the moment at which the session becomes late."""
         if not self.is_late:
-            return self._conversation.deadline(self.batch.until, self._host.late_s)
+            return self._conversation.deadline(self.batch.until, self._host.times.late_s)
         deadline = self._conversation.deadline(self.batch.until)
         # Later, others may need its place, or more be known of this host's late replies.
         look_at = self._conversation.now + REROUTE_CHECK_S

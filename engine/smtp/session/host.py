@@ -25,6 +25,16 @@ class IdleSession(Protocol):
     def withdraw(self) -> None: ...
 
 
+class HostTimes(Protocol):
+    """When a mail host replies, as far as its sessions ask; see pool.reply_times."""
+
+    usual_s: float  # from a recipient's write to its reply
+    late_s: float  # a reply that takes longer is late
+    distrusted: bool  # its replies did not match commands before: prove each verdict by itself
+    slow_to_answer: bool  # one of its replies was late recently: likewise
+    refused_promptly_at: float  # its latest refusal that was not late: see refused_promptly()
+
+
 class SessionHost(Protocol):
     """What a session needs of its mail host; implemented by pool.Pool."""
 
@@ -32,17 +42,14 @@ class SessionHost(Protocol):
     patient: bool  # it may be slow for all: nothing is sent elsewhere meanwhile
     read_s: float  # of each reply, at most
     clocks_s: tuple[float, float]  # of an address in all; of a patient one
-    usual_s: float  # from a recipient's write to its reply
-    late_s: float  # a reply that takes longer is late
-    distrusted: bool  # its replies did not match commands before: prove each verdict by itself
-    slow_to_answer: bool  # one of its replies was late recently: likewise
-    refused_promptly_at: float  # its latest refusal that was not late: see refused_promptly()
     terms: Terms
     budget: Tolerance
     controls: HostControls
     renamings: Renamings
     waiting: FairQueue[Probe]  # for a session; take them by next_probe()
 
+    @property
+    def times(self) -> HostTimes: ...
     @property
     def refuses_too_late(self) -> bool: ...
     def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning: ...

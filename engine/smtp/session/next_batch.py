@@ -293,7 +293,7 @@ class NextBatch:
 
         A host that is slow to refuse would not answer it in time.
         """
-        return not self._host.slow_to_answer and any(
+        return not self._host.times.slow_to_answer and any(
             not probe.deferred_start and probe.deadline - now < TEST_LEFT_S
             for test in self.tests
             for probe in test.domain.awaiting

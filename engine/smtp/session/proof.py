@@ -131,7 +131,7 @@ class Proof:
 
     def is_slow_to_refuse(self) -> bool:
         """Has the host refused nobody promptly of late? Then its silence may be an owed refusal."""
-        return self._conversation.received_at >= self._host.refused_promptly_at + PROMPT_S
+        return self._conversation.received_at >= self._host.times.refused_promptly_at + PROMPT_S
 
     def begin_check(self) -> bool:
         """Must NOOP follow several recipients in one write (RFC 2920 3.1), to count their replies?
@@ -165,7 +165,11 @@ class Proof:
         A reply that came sooner than this host makes one may answer an earlier command:
         then the surplus one is still being made.
         """
-        usual_s, gap_s, first_s = self._host.usual_s, batch.gap_s_max, batch.first_at - batch.began
+        usual_s, gap_s, first_s = (
+            self._host.times.usual_s,
+            batch.gap_s_max,
+            batch.first_at - batch.began,
+        )
         if usual_s > QUIET_S and first_s < EARLY * usual_s:
             self._early_s = first_s
             gap_s = max(gap_s, usual_s)
@@ -237,7 +241,7 @@ class Proof:
         self.judge_check(turn, batch)
         self.is_suspect = False
         # Where this was an earlier command's reply, NOOP's own comes a turn-around after NOOP.
-        own_by = conversation.sent_at + min(QUIET_MARGIN * self._host.usual_s, QUIET_S_MAX)
+        own_by = conversation.sent_at + min(QUIET_MARGIN * self._host.times.usual_s, QUIET_S_MAX)
         self.quiet_until = max(conversation.received_at, own_by) + self.held.quiet_s
         return True
 
@@ -249,7 +253,7 @@ class Proof:
         if code == 421:
             raise ConnectionLost(f"closed by the server: 421 {turn.reply.text[:80]}")
         unknown = code in NOT_IMPLEMENTED
-        late = conversation.received_at >= conversation.sent_at + self._host.late_s
+        late = conversation.received_at >= conversation.sent_at + self._host.times.late_s
         if not turn.reply.positive and (late or not unknown):
             raise OutOfStep(f"{code} in answer to NOOP")
         self.pairing.check_names_none(turn.reply, ())

@@ -45,6 +45,17 @@ IN_STEP = "250 mx.shop.test"
 PIPELINING = "250-mx.shop.test\r\n250 PIPELINING"
 
 
+@dataclass
+class Times:
+    """When it replies."""
+
+    usual_s: float = 0.0
+    late_s: float = 0.15
+    distrusted: bool = False
+    slow_to_answer: bool = False
+    refused_promptly_at: float = 0.0
+
+
 @dataclass(eq=False)
 class Host:
     """What a session is told of its host: values that a test sets."""
@@ -53,11 +64,7 @@ class Host:
     patient: bool = False
     read_s: float = READ_S
     clocks_s: tuple[float, float] = (3.0, 60.0)
-    usual_s: float = 0.0
-    late_s: float = 0.15
-    distrusted: bool = False
-    slow_to_answer: bool = False
-    refused_promptly_at: float = 0.0
+    times: Times = field(default_factory=Times)
     refuses_too_late: bool = False
     terms: Terms = field(default_factory=lambda: first_terms("me@example.org"))
     budget: Tolerance = field(
@@ -108,7 +115,7 @@ class Drive:
         knows: Acceptance | None = None,
         refused_promptly_at: float = 0.0,
     ):
-        self.host = Host(refused_promptly_at=refused_promptly_at)
+        self.host = Host(times=Times(refused_promptly_at=refused_promptly_at))
         if knows is not None:
             self.host.domain.believe(knows, inf)
         self.queue(*locals_)
@@ -190,7 +197,7 @@ def test_in_lock_step_each_command_waits_for_the_reply_before():
     assert drive.sent() == [MAIL]
     assert drive.until == READ_S
     assert drive.at(0.1, MAIL_OK) == rcpt("ann")
-    assert drive.until == pytest.approx(0.1 + drive.host.late_s)
+    assert drive.until == pytest.approx(0.1 + drive.host.times.late_s)
     assert drive.at(0.2, YES) == rcpt("bob")
     assert drive.settled() == {}  # nothing is proven yet
     assert drive.at(0.3, NO) == []

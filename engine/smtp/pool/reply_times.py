@@ -1,0 +1,308 @@
+"""When a mail host replies, and what follows from it for its batches. Time is an argument.
+
+A tarpit delays the replies to some recipients only. The share of late replies and their duration
+decide how large a batch may be, and when a recipient gives up its connection to others: a late
+reply delays its whole batch. Where replies did not match their commands, each verdict is proven
+by itself.
+"""
+
+from dataclasses import dataclass
+
+from mailprobe.engine.smtp.pairing import EARLY
+from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
+from mailprobe.engine.smtp.throttle import NEVER
+from mailprobe.engine.smtp.wire import Conversation
+
+FAR_S = 0.075  # a host that takes this long to reply is far away
+EWMA = 0.3  # weight of the newest measurement
+LATE_SHARE_GUESS = 0.2  # of the recipients at a host that has had one late reply
+LATE_SHARE_EWMA = 0.15  # weight of the newest recipient in that share
+LATE_A_ROUND = 0.8  # late replies expected in one batch, at most
+LATE_S = 0.15  # a reply is late after this time and
+LATE_REPLIES = 5  # this many times the usual time, at most LATE_S after the usual time
+TARPIT_LATE_S = 0.1  # after a first late reply more follow: late after this time,
+TARPIT_REPLIES = 1.2  # this many times the usual time, and
+JITTERS = 4  # this many times the jitter (as in TCP, RFC 6298)
+TARPIT_OVER = 1.25  # times the latest late reply; then this one takes longer
+TARPIT_DEPTH_S = 0.05  # of round trip to a host that pipelines, for each recipient of a batch
+PROMPT_BATCHES = 16  # prompt batches before a batch may have one more recipient
+QUICK_REPLY_S = LATE_S / LATE_REPLIES
+BATCH_S = 0.8  # the replies of one batch should not take longer
+UNANSWERED_TEST_S = 60.0  # after a random address got no reply in time no other is sent
+VENTURED = 4  # first batch of a host with PIPELINING: it may want one each
+
+
+@dataclass(slots=True)
+class ReplyPace:
+    """How fast the host answers, in seconds; moving averages."""
+
+    batch_s: float | None = None  # from a batch's write to its last reply
+    gap_s: float = 0.0  # between two replies of one batch
+    reply_s: float = 0.0  # from a batch's write to its first reply
+    jitter_s: float = 0.0  # mean deviation of reply_s
+    batches: int = 0  # answered so far
+
+    def replied(self, reply_s: float) -> float:
+        """Return the new usual time. A late reply predicts little: it counts as twice the usual."""
+        usual_s = self.reply_s
+        if usual_s:
+            if reply_s > 2 * usual_s:
+                reply_s = 2 * usual_s
+            differ_s = reply_s - usual_s if reply_s > usual_s else usual_s - reply_s
+            self.jitter_s += EWMA * (differ_s - self.jitter_s)
+        self.reply_s = usual_s = usual_s + EWMA * (reply_s - usual_s)
+        return usual_s
+
+
+class Lateness:
+    """The late sessions and the late replies of one host. Times are seconds of trio's clock."""
+
+    __slots__ = (
+        "_accepted_late",
+        "_accepting_s",
+        "accepted",
+        "late_reply_s",
+        "rerouted_at",
+        "sessions",
+        "share",
+        "sleeps_on",
+    )
+
+    def __init__(self) -> None:
+        self.sessions: dict[Conversation, float] = {}  # late now, and since when
+        self.rerouted_at = NEVER  # when a session last gave up a late reply
+        self.late_reply_s: float | None = None  # how long a late reply takes here, at the least
+        self.accepted = 0  # recipients,
+        self._accepted_late = 0  # those of them with a late reply,
+        self._accepting_s = 0.0  # and the longest of these replies
+        # The host did not notice that we left a connection: leaving another frees no place there.
+        self.sleeps_on = False
+        self.share = LATE_SHARE_GUESS  # of the recipients: a guess, then a moving average
+
+    def session_late(self, conversation: Conversation, since: float, accepted: int) -> None:
+        """`accepted` recipients before the late one were answered in time."""
+        self.accepted += accepted
+        self.share *= (1 - LATE_SHARE_EWMA) ** accepted
+        self.sessions[conversation] = since
+        self.share += LATE_SHARE_EWMA * (1 - self.share)
+
+    def caught_up(self, conversation: Conversation, now: float, *, accepted: bool) -> float | None:
+        """The late reply of this session has come. Returns how long it took; None if it was not late."""
+        since = self.sessions.pop(conversation, None)
+        if since is None:
+            return None
+        if accepted:
+            self._accepted_late += 1
+            self._accepting_s = max(self._accepting_s, now - since)
+        return now - since
+
+    def session_over(self, conversation: Conversation) -> bool:
+        """Returns whether the session was late."""
+        return self.sessions.pop(conversation, None) is not None
+
+    def recipient_read(self, *, accepted: bool) -> None:
+        """A recipient is answered."""
+        self.accepted += accepted
+        self.share -= LATE_SHARE_EWMA * self.share
+
+    def gave_way(self, now: float) -> None:
+        """A session gave up a late reply."""
+        self.rerouted_at = now
+
+    def learn(self, late_reply_s: float) -> None:
+        """A late reply takes so long here, at the least."""
+        self.late_reply_s = late_reply_s
+
+    def left(self, *, noticed: bool) -> None:
+        """We left a connection while a reply was owed: did the host close it at once?"""
+        self.sleeps_on = not noticed
+
+    def late_after_s(self, pace: ReplyPace) -> float:
+        """How long a reply may take before it is late."""
+        usual_s = pace.reply_s
+        if self.late_reply_s is None or self.slow_for_all:
+            return max(LATE_S, min(LATE_REPLIES * usual_s, usual_s + LATE_S))
+        return max(TARPIT_LATE_S, TARPIT_REPLIES * usual_s, usual_s + JITTERS * pace.jitter_s)
+
+    @property
+    def slow_for_all(self) -> bool:
+        """No recipient was accepted in time: the host may be slow rather than a tarpit."""
+        return self.accepted <= self._accepted_late
+
+    def reroute_s(self, late_s: float, opening_s: float) -> float:
+        """How long to wait for a late reply while other probes need its connection.
+
+        Waiting a little longer costs less than a new connection.
+        """
+        late_reply_s = self.late_reply_s or 0.0
+        give_way_s = max(late_s, TARPIT_OVER * self._accepting_s)
+        if self.slow_for_all or self.late_reply_s is None:
+            return max(give_way_s, TARPIT_OVER * late_s)
+        soon = late_reply_s - late_s <= opening_s
+        return max(give_way_s, TARPIT_OVER * late_reply_s) if soon else give_way_s
+
+    def tarpit_depth(self, pace: ReplyPace, gap_s: float) -> int:
+        """How many recipients one batch may have when any of them may be answered late.
+
+        A late reply delays its whole batch. If few are late and the host is far away, that
+        costs less than a round trip for each recipient.
+        """
+        far = int((pace.reply_s - gap_s) / TARPIT_DEPTH_S)
+        few = int(LATE_A_ROUND / self.share)
+        return max(1, min(far, few, REFUSALS_MAX // 2))
+
+
+class ReplyTimes:
+    """The usual time to reply of one host, its late replies, and the size of its batches."""
+
+    __slots__ = (
+        *("_depth_trusted", "_prompt", "accepted_several", "depth", "distrusted", "late"),
+        *("late_s", "pace", "refused_promptly_at", "slow", "slow_to_answer", "unanswered_at"),
+        "usual_s",
+    )
+
+    def __init__(self, *, patient: bool) -> None:
+        self.pace = ReplyPace()
+        self.late = Lateness()
+        self.usual_s = 0.0  # from a recipient's write to its reply
+        self.late_s = LATE_S  # a reply that takes longer is late
+        # Recipients in one batch, fewer after a late reply. Where most are late, a surplus reply
+        # can only be told from an owed one if nothing else is unanswered.
+        self.depth = 1 if patient else REFUSALS_MAX
+        self._prompt = 0  # batches without a late reply since then
+        self.distrusted = patient  # its replies did not match commands: prove each by itself
+        self._depth_trusted = 0  # before that, if only because of a renamed recipient
+        self.slow_to_answer = False  # a reply was late not long ago
+        self.slow = False  # a reply was ever late, or did not come in time
+        self.accepted_several = False  # a whole batch of recipients
+        self.refused_promptly_at = NEVER  # its latest refusal that was not late
+        self.unanswered_at = NEVER  # when a random address last got no reply in time
+
+    # -- what was seen -------------------------------------------------------------------------
+
+    def greeted(self, turnaround_s: float) -> None:
+        """The reply to EHLO took so long."""
+        pace = self.pace
+        if pace.batch_s is None:  # else more is known: this is a guess
+            pace.batch_s = pace.gap_s = pace.reply_s = self.usual_s = turnaround_s
+            self.late_s = self.late.late_after_s(pace)
+
+    def batch_done(self, round_s: float, gap_s: float, first_s: float) -> bool:
+        """All replies of a batch are there. Returns whether it is the first one of several."""
+        pace, late = self.pace, self.late
+        is_first = gap_s >= 0 and not self.accepted_several
+        if is_first:
+            pace.gap_s = gap_s  # until now it was a guess
+            self.accepted_several = True
+        pace.batches += 1
+        before_s = round_s if pace.batch_s is None else pace.batch_s
+        pace.batch_s = before_s + EWMA * (round_s - before_s)
+        if gap_s >= 0:
+            pace.gap_s += EWMA * (gap_s - pace.gap_s)
+        if first_s >= EARLY * pace.reply_s:  # otherwise it is counted once it is proven
+            pace.replied(first_s)
+        self.usual_s = usual_s = pace.reply_s
+        is_usual = usual_s < QUICK_REPLY_S and late.late_reply_s is None
+        self.late_s = LATE_S if is_usual else late.late_after_s(pace)
+        if self.depth < REFUSALS_MAX and not self.distrusted:
+            self._prompt += 1
+            if self._prompt >= PROMPT_BATCHES:
+                self.depth, self._prompt = self.depth + 1, 0
+                self.slow_to_answer = self.depth < REFUSALS_MAX
+        return is_first
+
+    def replied_early(self, reply_s: float) -> None:
+        """A reply that came sooner than usual was the right one."""
+        self.usual_s = self.pace.replied(reply_s)
+
+    def became_late(self, conversation: Conversation, now: float, accepted: int) -> None:
+        """The oldest recipient of a session is late; `accepted` before it were accepted in time."""
+        late = self.late
+        late.session_late(conversation, now - self.late_s, accepted)
+        gap_s = self.pace.gap_s if self.accepted_several else 0.0
+        self.depth, self._prompt = late.tarpit_depth(self.pace, gap_s), 0
+        self.slow_to_answer = self.slow = True
+        if late.late_reply_s is None:
+            self._learn_late(self.late_s)
+
+    def caught_up(self, conversation: Conversation, now: float, *, accepted: bool) -> None:
+        """The late reply has come; `accepted` if it was positive."""
+        late_reply_s = self.late.caught_up(conversation, now, accepted=accepted)
+        if late_reply_s is not None:
+            self._learn_late(late_reply_s)
+
+    def gave_way(self, now: float, opening_s: float) -> None:
+        """A late reply was given up: it takes longer than that."""
+        at_least_s = self.reroute_s(opening_s) + opening_s
+        self.late.gave_way(now)
+        self._learn_late(max(at_least_s, self.late.late_reply_s or 0.0))
+
+    def note_slow(self) -> None:
+        """A probe had no reply in time."""
+        self.slow = True
+
+    def note_prompt_refusal(self, at: float) -> None:
+        """A recipient was refused, and not late."""
+        self.refused_promptly_at = at
+
+    def note_unanswered_test(self, now: float) -> None:
+        """A random address had no reply in time."""
+        self.unanswered_at = now
+
+    def distrust(self, *, renamed: bool) -> None:
+        """A reply too many, or one too few: from now on prove each verdict by itself.
+
+        `renamed`: or else the host renamed a recipient; then only until that is proven.
+        """
+        if not renamed:
+            self._depth_trusted = 0
+        elif not self.distrusted:
+            self._depth_trusted = self.depth
+        self.distrusted = True
+        self.depth = 1
+
+    def renaming_proven(self) -> None:
+        """The host renames recipients: that is all that its replies were distrusted for."""
+        if self._depth_trusted:
+            self.distrusted = False
+            self.depth, self._depth_trusted = self._depth_trusted, 0
+
+    def _learn_late(self, late_reply_s: float) -> None:
+        self.late.learn(late_reply_s)
+        self.late_s = self.late.late_after_s(self.pace)
+
+    # -- what follows --------------------------------------------------------------------------
+
+    @property
+    def is_quick(self) -> bool:
+        """It answers, and has never been late: patience is of no use."""
+        return self.pace.batches > 0 and not self.slow
+
+    @property
+    def is_careful(self) -> bool:
+        """Batches are small because of a late reply or of replies out of step."""
+        return self.depth < REFUSALS_MAX
+
+    def refuses_too_late(self, now: float, *, slow_by_default: bool) -> bool | None:
+        """Would a random address get no reply in time? None: not if another one is unanswered."""
+        prompt_at = self.refused_promptly_at
+        if now < self.unanswered_at + UNANSWERED_TEST_S and prompt_at < self.unanswered_at:
+            return True
+        return None if slow_by_default and now >= prompt_at + UNANSWERED_TEST_S else False
+
+    def reroute_s(self, opening_s: float) -> float:
+        """How long to wait for a late reply while others need its connection, which takes so long to open."""
+        return self.late.reroute_s(self.late_s, opening_s)
+
+    def window(self, most: int) -> int:
+        """How many recipients a batch has, if the host tolerates `most`."""
+        depth, pace = self.depth, self.pace
+        depth = most if most < depth else depth
+        if not self.accepted_several and pace.reply_s >= FAR_S and not self.late.sessions:
+            return min(depth, VENTURED)  # network latency, or work for each recipient
+        gap_s = pace.gap_s
+        # Compared as a product: the mean gap of replies that come together can underflow
+        # a division.
+        if gap_s * REFUSALS_MAX <= BATCH_S:
+            return depth
+        return min(depth, max(1, int(BATCH_S / gap_s)))
