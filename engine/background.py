@@ -44,6 +44,19 @@ async def contained(
     run: Callable[[Unpack[Arguments]], Awaitable[object]], *arguments: *Arguments
 ) -> bool:
     """Await `run(*arguments)`; return False if it raised a bug, which is logged, not raised."""
+    return await contained_until(_nothing, run, *arguments)
+
+
+def _nothing() -> None:
+    pass
+
+
+async def contained_until(
+    ended: Callable[[], object],
+    run: Callable[[Unpack[Arguments]], Awaitable[object]],
+    *arguments: *Arguments,
+) -> bool:
+    """As contained(); `ended` is called once `run` has ended, whatever came of it."""
     try:
         await run(*arguments)
     except BaseException as error:
@@ -53,6 +66,8 @@ async def contained(
         if fatal is not None:
             raise fatal from None
         return False
+    finally:
+        ended()
     return True
 
 

@@ -42,11 +42,12 @@ OnOctets = Callable[[], float | None]
 class ByteChannel(Protocol):
     """One connection's octets. A failure of the connection raises one of GONE.
 
-    If the channel supports it, `on_octets` is called when octets come or the deadline passes
-    during a wait. It returns the next deadline (trio's clock), or None to end the wait.
+    If the channel supports it, what follow() names is called when octets come or the deadline
+    passes during a wait. It returns the next deadline (trio's clock), or None to end the wait.
     """
 
-    on_octets: OnOctets | None
+    def follow(self, on_octets: OnOctets | None) -> None:
+        """Call this from now on when octets come; None: a task receives them."""
 
     @property
     def arrived_at(self) -> float:
@@ -64,7 +65,7 @@ class ByteChannel(Protocol):
     async def wait(self, until: float) -> bool:
         """Return when octets may have come, at `until` (trio's clock), or when interrupted.
 
-        True if `on_octets` has processed what came and ended the wait.
+        True if what follow() names has processed what came and ended the wait.
         """
 
     def receive(self) -> bytes | None:
@@ -87,12 +88,14 @@ class StreamChannel:
     """A byte channel over any trio stream."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
-        self.on_octets: OnOctets | None = None  # never called: a task must receive
         self.arrived_at = trio.current_time()
         self._stream = stream
         self._waiting: trio.CancelScope | None = None
         self._arrived: bytes | None = None
         self._error: Exception | None = None
+
+    def follow(self, on_octets: OnOctets | None) -> None:
+        """It is never called: a task must receive."""
 
     def silent_s(self) -> float:
         return 0.0
@@ -164,6 +167,9 @@ class SocketChannel:
         self.queued = False  # waits to be served
         self._task: trio.lowlevel.Task | None = None
         self._over = False  # on_octets ended the wait
+
+    def follow(self, on_octets: OnOctets | None) -> None:
+        self.on_octets = on_octets
 
     @property
     def unread(self) -> bool:

@@ -48,13 +48,8 @@ class TlsChannel:
         self._ended = False  # the server sent close_notify
         self._silent_octets = 0  # received since the last plain text
 
-    @property
-    def on_octets(self) -> OnOctets | None:
-        return self._channel.on_octets
-
-    @on_octets.setter
-    def on_octets(self, on_octets: OnOctets | None) -> None:
-        self._channel.on_octets = on_octets
+    def follow(self, on_octets: OnOctets | None) -> None:
+        self._channel.follow(on_octets)
 
     @property
     def arrived_at(self) -> float:

@@ -83,6 +83,47 @@ class DomainAtHost:
     answered_at: float = NEVER
     backoff_until: float = 0.0
     backoff_cause: Cause | None = None
+    is_troubled: bool = True  # something is counted that an answer to a recipient ends
+
+    def recipient_read(self, *, about_us: bool) -> None:
+        """A recipient is answered, or refused because of us."""
+        self.unanswered_sessions = 0
+        self.silence = NO_SILENCE
+        self.is_troubled = about_us
+        if about_us:
+            self.cold += 1
+        else:
+            self.cold, self.answered = 0, True
+
+    def forget_cold(self) -> None:
+        """Its refusals because of us have led to a back-off."""
+        self.cold = 0
+
+    def note_session(self, now: float) -> None:
+        """A session ended at one of its recipients without an answer to any recipient."""
+        self.is_troubled = True
+        if self.answered:
+            self.answered, self.answered_at = False, now
+
+    def count_unanswered(self, most: int) -> bool:
+        """That session was not silent. Returns whether there were as many in a row, and begins anew."""
+        self.unanswered_sessions += 1
+        if self.unanswered_sessions < most:
+            return False
+        self.unanswered_sessions = 0
+        return True
+
+    def note_silence(self, now: float) -> None:
+        """That session was silent."""
+        self.silence = self.silence.after_session(now)
+
+    def back_off(self, cause: Cause, until: float) -> None:
+        """Its recipients are not asked about until then."""
+        self.backoff_cause, self.backoff_until = cause, until
+
+    def forget_refusal(self) -> None:
+        """The mailbox that was refused as unknown is answered otherwise by now."""
+        self.unknown_mailbox = ""
 
 
 @dataclass(slots=True, eq=False)

@@ -139,13 +139,13 @@ class SmtpConnection:
         It reads what has come, and returns the next deadline, or None to end the wait. It may be
         called from another task and must not raise.
         """
-        self._channel.on_octets = go_on
+        self._channel.follow(go_on)
         try:
             further = go_on() if self.conversation.unread else until
             while further is not None and not await self._channel.wait(further):
                 further = go_on()
         finally:
-            self._channel.on_octets = None
+            self._channel.follow(None)
 
     def interrupt(self) -> None:
         """End the wait. The waiter's `go_on` is called and returns whether to continue."""

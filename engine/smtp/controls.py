@@ -467,7 +467,7 @@ class HostControls:
             domain.forget()
         self._learned.clear()
         control.domain.forget()
-        control.domain.at.unknown_mailbox = ""
+        control.domain.at.forget_refusal()
         if goes_on:
             return None
         in_hour = sum(at > now - HOUR_S for at in self._refused_at)

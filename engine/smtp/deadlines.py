@@ -7,7 +7,6 @@ its place and its deadline.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from math import inf
 
 import trio
 
@@ -39,21 +38,17 @@ class Deadlines:
 
     def begin(self, probes: Iterable[Probe]) -> None:
         """Begin the clocks, or begin them anew that were stopped."""
-        deadline = self._now() + self._overall_s
+        now = self._now()
         if not self._running:
             self._wake.set()
         for probe in probes:
-            if probe.stopped_at is not None:
-                probe.stopped_s += self._now() - probe.stopped_at + self._overall_s - probe.left_s
-                probe.stopped_at = None
-            probe.deadline = deadline
+            probe.start_clock(now, self._overall_s)
             self._running[probe] = None
 
     def stop(self, probe: Probe) -> None:
         """Stop the clock until begin()."""
         self._leave(probe)
-        now = self._now()
-        probe.left_s, probe.deadline, probe.stopped_at = probe.deadline - now, inf, now
+        probe.stop_clock(self._now())
 
     def pass_on(self, probe: Probe, successor: Probe) -> None:
         """The successor has the clock of this probe from now on."""
@@ -67,9 +62,7 @@ class Deadlines:
         first = self._first_of.pop(probe, probe) if self._first_of else probe
         self._running.pop(first, None)
         if probe.stopped_at is not None:
-            now = self._now()
-            probe.stopped_s += now - probe.stopped_at
-            probe.deadline, probe.stopped_at = now + probe.left_s, None
+            probe.end_clock(self._now())
 
     def _leave(self, probe: Probe) -> None:
         if self._first_of:

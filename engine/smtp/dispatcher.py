@@ -11,7 +11,7 @@ from typing import Any
 
 import trio
 
-from mailprobe.engine.background import contained, log_fault
+from mailprobe.engine.background import contained_until, log_fault
 from mailprobe.engine.dns.messages import AddressAnswer, Addresses, MailExchange, NoAddress
 from mailprobe.engine.dns.routes import Routes
 from mailprobe.engine.egress import DEFAULT_NAME, Egress
@@ -247,7 +247,7 @@ class ProbeDispatcher:
             self._admitted.add(probe)
             if self._watched or probe.notes is not None:
                 self._recall_addresses(probe)
-            probe.exchange_index = 0
+            probe.try_exchange(0)
         admission.admitting = True
         try:
             pool.join(probes, now)
@@ -329,7 +329,7 @@ class ProbeDispatcher:
         if not patient or pool.times.is_quick:
             return pool
         counterpart = self.patient_pools.find(addresses, name)
-        pool.counterpart, counterpart.counterpart = counterpart, pool
+        pool.pair_with(counterpart)
         return counterpart
 
     def all_pools(self) -> Iterator[Pool]:
@@ -366,11 +366,10 @@ class ProbeDispatcher:
             self._report(probe, outcome, rule)
         if self._relief is not None and self._relieved(probe, outcome, rule):
             return
-        probe.outcome = outcome
-        probe.rule = rule
         pool: Pool | None = probe.pool
+        probe.settle(outcome, rule)
         try:
-            self.remove(probe)
+            self.remove(probe, pool)
         except Exception:  # a bug in a host's bookkeeping must not keep the answer from the caller
             log_fault(self.remove)
         if probe.accepted:
@@ -412,18 +411,19 @@ class ProbeDispatcher:
         """The caller has gone: drop the probes without a report."""
         latest = [probe.latest for probe in probes]
         abandoned = [probe for probe in latest if not probe.settled]
+        pools = [probe.pool for probe in abandoned]
         for probe in abandoned:  # mark all first, so that none is admitted in place of another
-            probe.outcome = Outcome.TIMED_OUT
-            probe.rule = "abandoned"
-        for probe in abandoned:
+            probe.settle(Outcome.TIMED_OUT, "abandoned")
+        for probe, its_pool in zip(abandoned, pools, strict=True):
             its: ProbeDispatcher = probe.dispatcher or self
-            its.remove(probe)
+            its.remove(probe, its_pool)
         for probe in abandoned:
             # Was it to carry its domain's test? Then another one does, and may need a connection.
             if probe.accepted and (pool := continue_test(probe.domain_here)) is not None:
                 pool.staff()
 
-    def remove(self, probe: Probe) -> None:
+    def remove(self, probe: Probe, pool: Pool | None) -> None:
+        """The probe is settled; it was at this host."""
         list_waits = self._admission.list_waits
         self.clocks[probe.patient].end(probe)
         self._admitted.discard(probe)
@@ -431,10 +431,8 @@ class ProbeDispatcher:
             self._admission.list_places.leave(probe)
         if self.address_lookups.pending:
             self.address_lookups.drop(probe)
-        pool: Pool | None = probe.pool
         if pool is not None:
-            pool.present -= 1
-            probe.pool = None
+            pool.leave()
         if self.waiting.count:
             self._admit()
         if pool is not None and pool.present - pool.backlog <= pool.room_at:
@@ -453,7 +451,6 @@ class ProbeDispatcher:
         """
         admission = self._admission
         admission.awaiting_proof += count
-        pool.backlog += count
         if count < 0:
             return
         if self.waiting.count:
@@ -482,7 +479,8 @@ class ProbeDispatcher:
         freed, self.freed = self.freed, {}
         for pool in freed:
             if pool is not None:
-                self.capacity_freed(pool)
+                for notify in self._room_listeners:
+                    notify(pool)
         if None in freed:
             self.capacity_freed(None)
 
@@ -570,7 +568,8 @@ class ProbeDispatcher:
         self.address_lookups.drop(probe)
         pool: Pool | None = probe.pool
         if pool is not None:
-            pool.leave(probe)
+            pool.leave()
+            probe.leave_host()
             self.capacity_freed(pool)
         return successor
 
@@ -583,11 +582,12 @@ class ProbeDispatcher:
     def _next_exchange(self, probe: Probe) -> None:
         if probe.pool is not None:
             pool: Pool = probe.pool
-            pool.leave(probe)
+            pool.leave()
+            probe.leave_host()
         if self.withdrawn(probe):
             return
         while probe.exchange_index + 1 < len(probe.exchanges):
-            probe.exchange_index += 1
+            probe.try_exchange(probe.exchange_index + 1)
             exchange = probe.exchanges[probe.exchange_index]
             known = self._routes.cached_addresses(exchange.name)
             if known is None:
@@ -604,9 +604,10 @@ class ProbeDispatcher:
         """The look-up of an exchange is done: try it, or go on if it was the latest one begun."""
         if self.withdrawn(probe):
             return
-        last, probe.exchange_index = probe.exchange_index, place
+        last = probe.exchange_index
+        probe.try_exchange(place)
         if not self._enter(probe, probe.exchanges[place].name, answer):
-            probe.exchange_index = last
+            probe.try_exchange(last)
             if place == last or not self.address_lookups.waits(probe):
                 self._next_exchange(probe)
 
@@ -657,15 +658,13 @@ class ProbeDispatcher:
 
     def start(self, task: Callable[..., Any], *args: Any) -> None:
         self.tasks += 1
-        self._nursery.start_soon(self._run, task, *args)
+        self._nursery.start_soon(contained_until, self._ended, task, *args)
 
-    async def _run(self, task: Callable[..., Any], *args: Any) -> None:
-        try:
-            await contained(task, *args)
-        finally:
-            self.tasks -= 1
-            if not self.tasks:
-                self._all_done.set()
+    def _ended(self) -> None:
+        """A task has ended."""
+        self.tasks -= 1
+        if not self.tasks:
+            self._all_done.set()
 
     async def keep_time(self, *, patient: bool) -> None:
         """Settle every probe of this kind at its deadline. Runs until cancelled."""

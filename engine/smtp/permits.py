@@ -228,8 +228,7 @@ class Permits:
         allowed = self._limit
         if any(map(self._budget.short, pool.addresses)):
             allowed = min(allowed, max(1, sum(map(self._budget.at, pool.addresses))))
-        grown, pool.allowed = allowed > pool.allowed, allowed
-        if grown:
+        if pool.allow(allowed):
             self._capacity_freed(pool)
 
     def _cedes(self, address: str) -> bool:

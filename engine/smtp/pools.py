@@ -103,8 +103,7 @@ class Pools:
             key, name, sharing.host if sharing else name
         )
         if known is not None:
-            pool.throttle, pool.terms = known.throttle, known.terms
-            pool.renamings = known.renamings
+            pool.follow(known)
         self._find_at(pool, key)
         return pool
 
@@ -115,7 +114,7 @@ class Pools:
         for address in pool.found_at - set(key) - in_use:
             self._remove_address(pool, address)
         self._find_at(pool, key)
-        pool.addresses = key
+        pool.move_to(key)
         return pool
 
     def _find_at(self, pool: Pool, addresses: Iterable[str]) -> None:
@@ -138,9 +137,7 @@ class Pools:
         if len(self._by_name) > NAMES_MAX:
             oldest, its_pool = self._by_name.popitem(last=False)
             its_pool.names.discard(oldest)
-        pool.names_backoff_until = max(
-            pool.names_backoff_until, self._memory.name_backoff_until(name)
-        )
+        pool.name_rests(self._memory.name_backoff_until(name))
 
     def _drop_one(self) -> None:
         """Forget the oldest pool that is idle and not backing off; visits at most POOLS_SCANNED."""

@@ -70,6 +70,14 @@ class ProbeNotes:
     session_lines: int = 0  # of its preamble, so many lines are in `lines`
     awaited: str = ""  # the recipient, as long as `session` has not replied to it
 
+    def follow(self, session: RecordedSession, recipient: str, lines: int) -> None:
+        """This conversation is the latest; so many lines of its preamble are here by now."""
+        self.session, self.session_lines, self.awaited = session, lines, recipient
+
+    def note_answered(self) -> None:
+        """The conversation has replied to the recipient."""
+        self.awaited = ""
+
     def add_line(self, at: float, by_us: bool, text: str) -> None:
         """Add a line, as far as the limits of evidence allow."""
         if len(self.lines) >= CONVERSATION_LINES_MAX:
@@ -175,6 +183,56 @@ class Probe(msgspec.Struct, eq=False):
         """The exchange to try if the present one fails."""
         place = self.exchange_index + 1
         return self.exchanges[place] if place < len(self.exchanges) else None
+
+    # -- its clock, by Deadlines --
+
+    def start_clock(self, now: float, overall_s: float) -> None:
+        """Its clock begins, or begins anew if it was stopped."""
+        if self.stopped_at is not None:
+            self.stopped_s += now - self.stopped_at + overall_s - self.left_s
+            self.stopped_at = None
+        self.deadline = now + overall_s
+
+    def stop_clock(self, now: float) -> None:
+        """It does not run until start_clock()."""
+        self.left_s, self.deadline, self.stopped_at = self.deadline - now, float("inf"), now
+
+    def end_clock(self, now: float) -> None:
+        """It was stopped, and the probe is settled."""
+        if self.stopped_at is not None:
+            self.stopped_s += now - self.stopped_at
+            self.deadline, self.stopped_at = now + self.left_s, None
+
+    # -- its way from exchange to exchange --
+
+    def try_exchange(self, place: int) -> None:
+        """This exchange is tried."""
+        self.exchange_index = place
+
+    def prefer_next_exchange(self) -> None:
+        """The next exchange is tried in the place of the present one, and that after it."""
+        place = self.exchange_index
+        self.exchanges = self.exchanges.copy()  # it is shared
+        following = self.exchanges[place + 1], self.exchanges[place]
+        self.exchanges[place : place + 2] = following
+
+    def wait_at(self, pool: object, domain: object) -> None:
+        """It waits or is sent at this host."""
+        self.pool, self.domain_here = pool, domain
+
+    def leave_host(self) -> None:
+        """It is no longer this host's."""
+        self.pool = None
+
+    def settle(self, outcome: Outcome, rule: str) -> None:
+        """It is settled: once."""
+        self.outcome, self.rule, self.pool = outcome, rule, None
+
+    def fail_attempt(self, cause: Cause) -> None:
+        """A connection for all that wait at its host has failed."""
+        self.addresses_tried += 1
+        self.conversations += cause.replied
+        self.cause = cause
 
     # -- progress, by the session that sends it --
 

@@ -412,6 +412,10 @@ class Conversation:
 
     # -- receiving -----------------------------------------------------------------------------
 
+    def read_clock(self, now: float) -> None:
+        """Another step of the same turn begins."""
+        self.now = now
+
     def pass_time(self, now: float) -> None:
         """A step begins, and nothing has come."""
         self.now, self._came = now, False

@@ -503,7 +503,7 @@ class EgressRouter:
         if pool is None or pool.controls.comparable:
             return False
         if outcome is Outcome.TEMPORARY:
-            since = pool.deferred_since
+            since = pool.refusals.deferred_since
             return since is not None and now - since >= DEFERS_S
         return outcome in (Outcome.UNDELIVERABLE, Outcome.UNCONFIRMED)
 

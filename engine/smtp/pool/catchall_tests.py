@@ -71,9 +71,8 @@ def repeat_test(pool: "Pool", domain: DomainAcceptance) -> None:
             if its_pool is not pool:
                 its_pool.staff()
             return
-    awaiting, domain.awaiting = domain.awaiting, []
     has_changed = pool.controls.has_changed(pool.now())
-    for probe in awaiting:
+    for probe in domain.pop_awaiting():
         if has_changed:
             pool.settle(probe, Outcome.HOST_CHANGED, CHANGED_RULE)
         else:

@@ -13,7 +13,6 @@ from mailprobe.engine.dns.routes import Routes
 from mailprobe.engine.evidence import ConnectionAttempt
 from mailprobe.engine.smtp.pool.opening import HEDGE_S
 from mailprobe.engine.smtp.pool.pool import Pool
-from mailprobe.engine.smtp.pool.serving import run_connection
 from mailprobe.engine.smtp.pools import Pools
 from mailprobe.engine.smtp.probe import Probe
 
@@ -96,8 +95,7 @@ def connect_ahead(pool: Pool) -> bool:
         return False
     if not any(map(pool.dispatcher.permits.available, pool.addresses)):
         return False
-    pool.connections += 1
-    pool.dispatcher.start(run_connection, pool, None)
+    pool.open_connection(None)
     return True
 
 
@@ -112,20 +110,19 @@ def move_equals(pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
     for probe in probes:
         if silent.session_ended(probe) or probe.deferred_start:
             continue
-        place, exchange = probe.exchange_index, probe.next_exchange
+        exchange = probe.next_exchange
         if exchange is None or exchange.name not in pool.names:
             continue
-        if exchange.preference != probe.exchanges[place].preference:
+        if exchange.preference != probe.exchanges[probe.exchange_index].preference:
             continue
         if pool.dispatcher.domains.refusal(pool.host, probe.domain, now) is not None:
             continue
-        probe.exchanges = probe.exchanges.copy()  # it is shared
-        probe.exchanges[place : place + 2] = probe.exchanges[place + 1], probe.exchanges[place]
+        probe.prefer_next_exchange()
         if probe.notes is not None:
             words = f"silent for {HEDGE_S:g} s, an equal exchange was quicker"
             probe.notes.tried.append(ConnectionAttempt(silent.name, silent.addresses[0], words))
         moved.append(probe)
     if moved:
-        silent.present -= len(moved)
+        silent.move_away(moved)
         pool.join(moved, now)
         pool.dispatcher.capacity_freed(silent)

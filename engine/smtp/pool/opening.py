@@ -114,6 +114,18 @@ class ConnectionOpener:
         self.opening_s = OPENING_S_LEAST  # the same, or more where the host is near
         self.proven_parallelism = 0  # most sessions at a time since the host last refused one
 
+    def session_closed(self, now: float) -> None:
+        """A session has ended, or a connection that we left."""
+        self.closed_at = now
+
+    def note_parallel(self, sessions: int) -> None:
+        """So many sessions are open."""
+        self.proven_parallelism = max(self.proven_parallelism, sessions)
+
+    def forget_parallel(self) -> None:
+        """The host refused one, or is to have fewer."""
+        self.proven_parallelism = 0
+
     async def open(self, permit_at: str | None) -> ServedSession | None:
         """Return a greeted connection or None. Opens others as well while the greeting is slow."""
         hurry: _Hurry | None = None
@@ -246,7 +258,7 @@ class ConnectionOpener:
             self.greeted_s = self._now() - began
             self.opening_s = max(OPENING_S_LEAST, self.greeted_s)
             if self._pool.times.pace.reply_s >= FAR_S:
-                self._pool.throttle = self._pool.throttle.after_greeting(self._now())
+                self._pool.greeted_far(self._now())
             self.failed_at.pop(address, None)
             return greeted
         self.failed_at[address] = self._now()
@@ -329,9 +341,7 @@ class ConnectionOpener:
         for probe in list(self._pool.waiting):
             if self._pool.session_ended(probe):
                 continue
-            probe.addresses_tried += 1
-            probe.conversations += cause.replied
-            probe.cause = cause
+            probe.fail_attempt(cause)
             if probe.notes is not None:
                 probe.notes.tried.append(ConnectionAttempt(self._pool.name, address, cause.words))
                 for line in lines:

@@ -62,6 +62,7 @@ QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few probes queued 
 QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
 IN_STEP_LEAST = 2  # for each connection: one under way and the next
 UNTESTED_RECIPIENTS = 24.0  # in a session, where most domains have two and are to be tested
+SESSION_EWMA = 0.5  # weight of the latest session in the mean of their recipients
 TESTING_ROUNDS = 4  # of a session with tests: listed addresses, tests, QUIT, and one to spare
 MANY = 1 << 30  # more probes than there ever are
 _NOT_IDLE = object()
@@ -74,7 +75,7 @@ class Pool:
     __slots__ = (
         *("_apply_rare", "_coming", "_idle", "_testers", "addresses", "allowed"),
         *("backlog", "backoff", "backoff_cause", "behind", "budget", "clocks_s"),
-        *("connections", "controls", "counterpart", "deferred_since", "dispatcher", "fail_over"),
+        *("connections", "controls", "counterpart", "refusals", "dispatcher", "fail_over"),
         *("found_at", "host", "latest_address", "left", "name", "names"),
         *("names_backoff_until", "now", "opener", "operator", "patient", "pipelines"),
         *("present", "read_s", "recipient_read", "renamings", "room_at", "session_barren"),
@@ -122,7 +123,6 @@ class Pool:
         self.backlog = 0  # verdicts that are not proven yet
         self.room_at = MANY  # with more probes under way, room() is 0
         self.renamings = Renamings()
-        self.deferred_since: float | None = None  # it defers everybody, and judges nobody
         # Idle until the addresses of a domain are answered, the longest first.
         self._testers: dict[IdleSession, None] = {}
         self._coming = 0  # woken sessions that have not taken a probe yet
@@ -137,9 +137,11 @@ class Pool:
         self.controls = HostControls(dispatcher.controls)
         self.opener = ConnectionOpener(self, dispatcher)
         self._apply_rare = RareEffects(self).apply
-        refusals = RefusalMemory(self, self.times.late)
-        self.recipient_read = refusals.recipient_read  # bound here to save a call for each reply
-        self.session_barren = refusals.session_barren
+        self.refusals = RefusalMemory(self, self.times.late)
+        self.recipient_read = (
+            self.refusals.recipient_read
+        )  # bound here to save a call for each reply
+        self.session_barren = self.refusals.session_barren
         self.pipelines: bool | None = None
         self.dispatcher = dispatcher
         self.settle = dispatcher.settle  # bound here to save a call for each reply
@@ -176,6 +178,28 @@ class Pool:
         if not any(is_own_server(name, domain) for name in self.names):
             self.budget.share_host()
 
+    def pair_with(self, counterpart: "Pool") -> None:
+        """One of the two is patient: they share the host's limit of connections."""
+        self.counterpart, counterpart.counterpart = counterpart, self
+
+    def follow(self, known: "Pool") -> None:
+        """The host of this name had other addresses before: what was learned of it holds."""
+        self.throttle, self.terms = known.throttle, known.terms
+        self.renamings = known.renamings
+
+    def move_to(self, addresses: tuple[str, ...]) -> None:
+        """The exchange's addresses have changed."""
+        self.addresses = addresses
+
+    def name_rests(self, until: float) -> None:
+        """One of its names is not to be connected to until then."""
+        self.names_backoff_until = max(self.names_backoff_until, until)
+
+    def allow(self, connections: int) -> bool:
+        """It may have so many connections; returns whether that is more than before."""
+        grown, self.allowed = connections > self.allowed, connections
+        return grown
+
     def share(self, other: "Pool") -> None:
         """Use what the other pool of this host knows of it, and let it know what is learned."""
         self.terms, self.renamings, self.controls = other.terms, other.renamings, other.controls
@@ -188,7 +212,7 @@ class Pool:
 
     def backed_off_elsewhere(self, until: float) -> None:
         """Another engine backs off from one of the host's names: reject the probes that wait here, too."""
-        self.names_backoff_until = max(self.names_backoff_until, until)
+        self.name_rests(until)
         if self.sessions:  # here it serves us
             return
         for probe in self.waiting.pop_all():
@@ -203,9 +227,9 @@ class Pool:
         """Queue probes; during a back-off they fail over with its cause at once."""
         waiting, find_domain = self.waiting, self.dispatcher.domains.find
         for probe in probes:
-            probe.pool = self
             local = probe.mailbox.rpartition("@")[0]
-            domain = probe.domain_here = find_domain(self.host, probe.domain, now, local)
+            domain = find_domain(self.host, probe.domain, now, local)
+            probe.wait_at(self, domain)
             self.present += 1
             backing_off = (
                 now < self.backoff.until
@@ -241,10 +265,13 @@ class Pool:
         self._staff_waiting()
         self.dispatcher.capacity_freed(self)
 
-    def leave(self, probe: Probe) -> None:
-        """The probe is no longer this host's; it may still be queued here."""
+    def leave(self) -> None:
+        """A probe is no longer this host's; it may still be queued here."""
         self.present -= 1
-        probe.pool = None
+
+    def move_away(self, probes: Sequence[Probe]) -> None:
+        """These have joined another host."""
+        self.present -= len(probes)
 
     def room(
         self, held: int, account: str = "", patience_s: float = 0.0, *, at_end: bool = False
@@ -352,8 +379,34 @@ class Pool:
             self._coming += 1
             session.interrupt()
         elif self._turn_away() and needs_connection(self, hurried):
-            self.connections += 1
-            self.dispatcher.start(run_connection, self, None)
+            self.open_connection(None)
+
+    def open_connection(self, permit_at: str | None) -> None:
+        """Open one more; `permit_at` is an address whose permit it holds already."""
+        self.connections += 1
+        self.dispatcher.start(run_connection, self, permit_at)
+
+    def connection_closed(self) -> None:
+        self.connections -= 1
+        if not self.connections:
+            self.dispatcher.hedges.gave_up(self)
+
+    def connection_left(self) -> None:
+        """The host still has to answer on a connection that we left."""
+        self.left += 1
+
+    def left_ended(self) -> None:
+        """It has closed that, or we have."""
+        self.left -= 1
+        self.opener.session_closed(self.now())
+
+    def note_recipients(self, count: int) -> None:
+        """A session was good for so many recipients."""
+        self.session_recipients += SESSION_EWMA * (count - self.session_recipients)
+
+    def greeted_far(self, now: float) -> None:
+        """A host that is far away has greeted a connection."""
+        self.throttle = self.throttle.after_greeting(now)
 
     def connection_ended(self) -> None:
         """Another one may be opened in its place."""
@@ -382,8 +435,7 @@ class Pool:
         full = self.connections + self.left >= connections_max(self)
         if prompt > 0 or full or not self.any_waiting():
             return False
-        self.connections += 1
-        self.dispatcher.start(run_connection, self, address)
+        self.open_connection(address)
         return True
 
     def permit_acquired(self) -> None:
@@ -407,7 +459,7 @@ class Pool:
 
     def reduce_limit(self, throttle: Throttle) -> None:
         if throttle.limit < self.throttle.limit:
-            self.opener.proven_parallelism = 0
+            self.opener.forget_parallel()
             self.dispatcher.observer.limit_lowered()
         self.throttle = throttle
 
@@ -498,6 +550,7 @@ class Pool:
                 elif type(effect) is RecipientRead:
                     self.recipient_read(effect.domain, effect.reply, effect.reading)
                 elif type(effect) is HeldBack:
+                    self.backlog += effect.count
                     dispatcher.hold_back(self, effect.count)
                 elif type(effect) is BatchDone:
                     self.batch_done(effect.round_s, effect.gap_s, effect.first_s)

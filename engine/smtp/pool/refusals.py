@@ -42,6 +42,7 @@ class RefusalMemory:
         "_silence",
         "_succeeded",
         "_succeeded_at",
+        "deferred_since",
     )
 
     def __init__(self, pool: "Pool", lateness: "Lateness") -> None:
@@ -52,6 +53,7 @@ class RefusalMemory:
         self._backed_off: set[str] = set()  # domains, since a recipient was answered
         self._refused: dict[str, None] = {}  # domains with a refusal since then
         self._silence = NO_SILENCE  # of the host as a whole
+        self.deferred_since: float | None = None  # it defers everybody, and judges nobody
         self._succeeded = False  # a recipient was answered since the latest check,
         self._succeeded_at = NEVER  # which was then
 
@@ -62,9 +64,10 @@ class RefusalMemory:
 
         A domain may keep a blocklist of its own, so refusals count by domain first.
         """
-        domain.at.unanswered_sessions = 0
-        if domain.at.silence.sessions or self._silence.sessions:
-            domain.at.silence = self._silence = NO_SILENCE
+        if reading.about_us or domain.at.is_troubled:
+            domain.at.recipient_read(about_us=reading.about_us)
+        if self._silence.sessions:
+            self._silence = NO_SILENCE
         self._lateness.recipient_read(accepted=reply.code < 300)
         if reply.code < 300:
             if domain.at is not self._accepted and not self._pool.budget.is_shared:
@@ -73,12 +76,11 @@ class RefusalMemory:
         elif reply.code >= 500 and reading.meaning is Meaning.NO_MAILBOX:
             self._pool.refuses(" ".join(reply.lines))
         if reply.code < 400 or reply.code >= 500:
-            self._pool.deferred_since = None
-        elif self._pool.deferred_since is None:
-            self._pool.deferred_since = self._now()
+            self.deferred_since = None
+        elif self.deferred_since is None:
+            self.deferred_since = self._now()
         if not reading.about_us:
-            domain.at.cold = 0
-            domain.at.answered = self._succeeded = True
+            self._succeeded = True
             if self._backed_off or self._refused:
                 self._backed_off.clear()
                 self._refused.clear()
@@ -86,12 +88,11 @@ class RefusalMemory:
             if pool.backoff.failures or pool.names_backoff_until != NEVER:
                 end_backoff(pool)
             return
-        domain.at.cold += 1
         self._refused[domain.name] = None
         spread = len(self._refused) >= COLD_MAX * COLD_DOMAINS_MAX
         if domain.at.cold < COLD_MAX and not spread:
             return
-        domain.at.cold = 0
+        domain.at.forget_cold()
         words = f"{reply.code} {reply.text[:80]}"
         cause = Cause(refusal_outcome(reply, reading), reading.rule, words, about_us=True)
         if spread:  # few refusals at each of many domains: it is the host
@@ -104,17 +105,14 @@ class RefusalMemory:
         now = self._now()
         if self._succeeded:
             self._succeeded, self._succeeded_at = False, now
-        if domain.at.answered:
-            domain.at.answered, domain.at.answered_at = False, now
+        domain.at.note_session(now)
         if cause.outcome is not Outcome.TIMED_OUT:
-            domain.at.unanswered_sessions += 1
-            if domain.at.unanswered_sessions >= BARREN_MAX:
-                domain.at.unanswered_sessions = 0
+            if domain.at.count_unanswered(BARREN_MAX):
                 self._back_off_domain(domain, cause)
             else:
                 self._judge_refusals(domain, cause)
             return
-        domain.at.silence = domain.at.silence.after_session(now)
+        domain.at.note_silence(now)
         self._silence = self._silence.after_session(now)
         if domain.at.silence.lasting(now) and now - domain.at.answered_at >= RECENT_SUCCESS_S:
             self._back_off_domain(domain, cause)
@@ -123,8 +121,7 @@ class RefusalMemory:
 
     def _back_off_domain(self, domain: DomainAcceptance, cause: Cause) -> None:
         """Back off from this domain at this host."""
-        domain.at.backoff_cause = cause
-        domain.at.backoff_until = self._now() + REFUSAL_BACKOFF_S
+        domain.at.back_off(cause, self._now() + REFUSAL_BACKOFF_S)
         self._judge_refusals(domain, cause)
 
     def _judge_refusals(self, domain: DomainAcceptance, cause: Cause) -> None:

@@ -26,8 +26,6 @@ from mailprobe.engine.smtp.wire import ConnectionLost, Overdue
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.pool.pool import Pool
 
-SESSION_EWMA = 0.5  # weight of the latest session in the mean of their recipients
-
 
 async def run_connection(pool: "Pool", permit_at: str | None) -> None:
     """Run one connection; `permit_at` is an address whose permit it holds already."""
@@ -36,7 +34,7 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
         served = await pool.opener.open(permit_at)
         if served is not None:
             pool.sessions.add(served)
-            pool.opener.proven_parallelism = max(pool.opener.proven_parallelism, len(pool.sessions))
+            pool.opener.note_parallel(len(pool.sessions))
             if pool.dispatcher.closing:
                 served.withdraw()
             pool.dispatcher.hedges.greeted(pool)
@@ -50,23 +48,21 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
     finally:
         if served is not None:
             session_over(pool, served)
-            pool.opener.closed_at = pool.now()
+            pool.opener.session_closed(pool.now())
             if not is_done:
                 pool.dispatcher.left_connections.add(pool, served.connection, served.address)
             else:
                 with trio.CancelScope(shield=True):
                     await served.connection.close()
                 pool.dispatcher.permits.release(served.address)
-        pool.connections -= 1
-        if not pool.connections:
-            pool.dispatcher.hedges.gave_up(pool)
+        pool.connection_closed()
     pool.connection_ended()
 
 
 def session_over(pool: "Pool", served: "ServedSession") -> None:
     session = served.session
     if served in pool.sessions and session.is_spent and session.recipients:
-        pool.session_recipients += SESSION_EWMA * (session.recipients - pool.session_recipients)
+        pool.note_recipients(session.recipients)
     pool.sessions.discard(served)
     if pool.times.late.session_over(session.conversation):
         pool.dispatcher.capacity_freed(pool)
@@ -139,7 +135,7 @@ class ServedSession:
                     takes_more = session.takes_more and not session.exchange.batch.unanswered
                     pool.apply(self, session.effects, takes_more=takes_more)
                 if until == NOW:
-                    session.conversation.now = pool.now()
+                    session.conversation.read_clock(pool.now())
                 elif session.exchange.is_late and until > NOW and self._gives_way():
                     until = session.fail(Rerouted())
                     continue

@@ -36,12 +36,10 @@ class SessionRecorder:
         notes = probe.notes
         if notes is None:
             return
-        if notes.session is not self:
-            notes.session, notes.session_lines = self, 0
-        for at, by_us, text in self.preamble[notes.session_lines :]:
+        known = notes.session_lines if notes.session is self else 0
+        for at, by_us, text in self.preamble[known:]:
             notes.add_line(at, by_us, text)
-        notes.session_lines = len(self.preamble)
-        notes.awaited = probe.mailbox
+        notes.follow(self, probe.mailbox, len(self.preamble))
 
     def record_opening(self, probes: Iterable[PendingProbe], turn: CommandReply) -> None:
         """A reply to a command that is sent for all of these."""
@@ -54,7 +52,7 @@ class SessionRecorder:
             return
         is_elsewhere = notes.session is not self  # its reply was late, so it was sent again
         if not is_elsewhere and turn.command == wire.rcpt(notes.awaited):
-            notes.awaited = ""
+            notes.note_answered()
         for at, by_us, text in self._conversation.lines_of(turn):
             if not (is_elsewhere and by_us and (at, by_us, shown(text)) in notes.lines):
                 notes.add_line(at, by_us, text)
