@@ -116,7 +116,7 @@ class Permits:
         self._demand[address][pool] = None
         self._budget.request(address)
         short = self._in_use[address] >= self._limit or self._budget.short(address)
-        if not pool.connections:
+        if not pool.connections.now:
             self.waits.begin(pool, short=short)
         if not short:
             return  # the budget will grant it
@@ -154,13 +154,14 @@ class Permits:
     def is_wanted(self, address: str) -> bool:
         """Does a host that has no connection wait for a permit of this address?"""
         return any(
-            not pool.connections and pool.any_waiting() for pool in self._demand.get(address, ())
+            not pool.connections.now and pool.any_waiting()
+            for pool in self._demand.get(address, ())
         )
 
     def were_lacking(self, probe: Probe, settings: EngineSettings) -> bool:
         """At the probe's deadline: had its host less than a read's time, for want of a permit?"""
         pool: Pool | None = probe.pool
-        if pool is None or (pool.left and pool.pipelines is None):
+        if pool is None or (pool.connections.left and pool.pipelines is None):
             return False  # it has never greeted us: the connections that we left hold the permits
         overall_s = patience.overall_s(settings, probe.patient)
         waited_s = self.waits.lacked_s(pool, probe.deadline - overall_s)
@@ -171,7 +172,7 @@ class Permits:
         others = {
             other for address in pool.addresses for other in self._pools_at.get(address, ())
         } - {pool}
-        if not any(other.connections for other in others):
+        if not any(other.connections.now for other in others):
             return None
         return sum(other.times.pace.batches for other in others)
 
@@ -228,7 +229,7 @@ class Permits:
         allowed = self._limit
         if any(map(self._budget.short, pool.addresses)):
             allowed = min(allowed, max(1, sum(map(self._budget.at, pool.addresses))))
-        if pool.allow(allowed):
+        if pool.connections.allow(allowed):
             self._capacity_freed(pool)
 
     def _cedes(self, address: str) -> bool:
@@ -255,7 +256,7 @@ class Permits:
                 self.set_demand(address, pool)
                 return
             self._demand[address].pop(pool, None)
-            if not pool.connections:
+            if not pool.connections.now:
                 self._acquire(address)
                 if self._adopted(pool, address):
                     continue

@@ -144,7 +144,7 @@ class Pools:
         now = self._now()
         for _ in range(POOLS_SCANNED):
             key, pool = next(iter(self._by_addresses.items()))
-            busy = pool.connections or pool.present or pool.any_waiting()
+            busy = pool.connections.now or pool.present or pool.any_waiting()
             rests = pool.backoff.active(now) and len(self._by_addresses) <= 2 * POOLS_MAX
             if busy or rests:
                 self._by_addresses.move_to_end(key)

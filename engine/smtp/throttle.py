@@ -3,11 +3,13 @@
 The feedback rule is Postfix's (SCHEDULER_README): `limit` successes add a connection,
 `limit` failures remove one. If the host refuses a connection while others
 are open, their number is the new limit at once. Each further failure in a row doubles
-the back-off. Values are frozen: an event returns a new one.
+the back-off. `Throttle` and `HostBackoff` are frozen values: an event returns a new one.
 """
 
 from dataclasses import dataclass, replace
 
+SESSION_EWMA = 0.5  # weight of the latest session in the mean of their recipients
+UNTESTED_RECIPIENTS = 24.0  # in a session, where most domains have two and are to be tested
 LIMIT_AT_FIRST = 2  # connections to a host before its limit is learned
 HOST_LIMIT_S = 30.0  # after one connection too many, before the limit grows again
 
@@ -32,14 +34,10 @@ class Throttle:
     """
 
     limit_max: int
-    limit: int = LIMIT_AT_FIRST
+    limit: int
     good: int = 0  # successes counted towards the next step up
     bad: int = 0
     grow_from: float = NEVER
-
-    def __post_init__(self) -> None:
-        if self.limit > self.limit_max:
-            object.__setattr__(self, "limit", self.limit_max)
 
     def with_late(self, late: int, now: float) -> int:
         """How many connections may be open while `late` of them wait for a late reply.
@@ -72,6 +70,112 @@ class Throttle:
         """A connection was refused while `others` were open: their number is the new limit."""
         limit = max(1, min(self.limit, others))
         return replace(self, limit=limit, good=0, bad=0, grow_from=now + HOST_LIMIT_S)
+
+
+def first_throttle(limit_max: int) -> Throttle:
+    """What a new host is taken to accept."""
+    return Throttle(limit_max, min(LIMIT_AT_FIRST, limit_max))
+
+
+class HostConnections:
+    """The connections of one host: those that are open or opening, and those that we left."""
+
+    __slots__ = ("allowed", "closed_at", "left", "now", "proven", "session_recipients", "throttle")
+
+    def __init__(self, most: int, allowed: int) -> None:
+        self.now = 0  # sessions, and connections being opened
+        self.left = 0  # connections that we left while the host still had to answer
+        self.allowed = allowed  # fewer than the host takes if other processes want permits
+        self.throttle = first_throttle(most)
+        self.proven = 0  # most sessions at a time since the host last refused one
+        self.closed_at = NEVER  # of the latest session, or of one that we left
+        self.session_recipients = UNTESTED_RECIPIENTS  # a guess, then a moving average
+
+    @property
+    def counted(self) -> int:
+        """As the host counts them."""
+        return self.now + self.left
+
+    def limit(self, late: int, now: float) -> int:
+        """How many may be open while so many sessions are late, with those that we left."""
+        late += self.left
+        return self.throttle.with_late(late, now) if late else self.throttle.limit
+
+    # -- what has happened ---------------------------------------------------------------------
+
+    def opened(self) -> None:
+        """One is being opened."""
+        self.now += 1
+
+    def closed(self) -> None:
+        """One has ended, or could not be opened."""
+        self.now -= 1
+
+    def leave_one(self) -> None:
+        """The host still has to answer on a connection that we left."""
+        self.left += 1
+
+    def left_ended(self, now: float) -> None:
+        """It has closed that, or we have."""
+        self.left -= 1
+        self.closed_at = now
+
+    def greeted(self, sessions: int) -> None:
+        """So many sessions are open."""
+        self.proven = max(self.proven, sessions)
+
+    def session_closed(self, now: float) -> None:
+        """A session has ended."""
+        self.closed_at = now
+
+    def session_spent(self, recipients: int) -> None:
+        """A session was good for so many recipients."""
+        self.session_recipients += SESSION_EWMA * (recipients - self.session_recipients)
+
+    # -- limits ----------------------------------------------------------------------------------
+
+    def allow(self, connections: int) -> bool:
+        """It may have so many; returns whether that is more than before."""
+        grown, self.allowed = connections > self.allowed, connections
+        return grown
+
+    def cap(self, connections: int) -> None:
+        """Its operator wants no more than so many."""
+        self.throttle = first_throttle(min(connections, self.throttle.limit_max))
+
+    def follow(self, other: "HostConnections") -> None:
+        """What was learned of the host at other addresses holds."""
+        self.throttle = other.throttle
+
+    def succeeded(self, now: float) -> None:
+        """A batch was answered."""
+        throttle = self.throttle
+        if throttle.limit < throttle.limit_max or throttle.bad:
+            self.throttle = throttle.after_success(now)
+
+    def greeted_far(self, now: float) -> None:
+        """A host that is far away has greeted a connection."""
+        self.throttle = self.throttle.after_greeting(now)
+
+    def failed(self) -> bool:
+        """A session failed. Returns whether the limit is lower by that."""
+        return self._lower(self.throttle.after_failure())
+
+    def crowded(self, sessions: int, now: float) -> bool:
+        """A connection was refused beside so many sessions: one was too many. Returns likewise."""
+        self.proven = 0
+        return self._lower(self.throttle.after_crowding(sessions + self.left, now))
+
+    def host_failed(self) -> None:
+        """The host has failed, or refuses us."""
+        self.proven = 0
+
+    def _lower(self, throttle: Throttle) -> bool:
+        lowered = throttle.limit < self.throttle.limit
+        if lowered:
+            self.proven = 0
+        self.throttle = throttle
+        return lowered
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ def assert_dispatcher_whole(dispatcher: ProbeDispatcher) -> None:
     assert not dispatcher.address_lookups.pending
     assert dispatcher.tasks == 0
     for pool in dispatcher.all_pools():
-        assert pool.connections == 0
-        assert not pool.left
+        assert pool.connections.now == 0
+        assert not pool.connections.left
         assert not pool.sessions
         assert all(question.settled for question in pool.waiting)
     for domain in dispatcher.domains.records.values():

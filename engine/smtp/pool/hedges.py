@@ -71,7 +71,7 @@ class Hedges:
             return
         if pool.sessions:
             move_equals(pool, silent, probes)
-        elif pool.connections or connect_ahead(pool):
+        elif pool.connections.now or connect_ahead(pool):
             self._silent.setdefault(pool, {})[silent] = None
 
     def _look_up(self, name: str, account: str, silent: Pool) -> None:

@@ -42,7 +42,7 @@ class LeftConnections:
             del self._scopes[oldest]
             oldest.cancel()
         self._scopes[scope] = None
-        pool.connection_left()
+        pool.connections.leave_one()
         self._start(self._wait, scope, pool, connection, address)
 
     async def _wait(
@@ -60,7 +60,7 @@ class LeftConnections:
             with trio.CancelScope(shield=True):
                 await connection.close()
             self._scopes.pop(scope, None)
-            pool.left_ended()
+            pool.connections.left_ended(pool.now())
             self._permits.release(address)
             pool.connection_ended()
             pool.dispatcher.capacity_freed(pool)

@@ -86,13 +86,11 @@ class ConnectionOpener:
         "_now",
         "_pool",
         "_turn",
-        "closed_at",
         "failed_at",
         "greeted_s",
         "has_enough",
         "hedged",
         "opening_s",
-        "proven_parallelism",
         "slow_greeting",
     )
 
@@ -105,26 +103,12 @@ class ConnectionOpener:
         self._turn = 0  # which address is next
         self._attempts = 0  # connections being opened
         self._dialled: set[str] = set()  # addresses that they are waiting for, or found silent
-        self.closed_at = NEVER  # trio's clock; of the latest session
         self.failed_at: dict[str, float] = {}  # by address, on trio's clock
         self.has_enough = False  # one was refused since the latest greeting: open one at a time
         self.hedged = False  # a greeting is so slow that the next exchange was connected to
         self.slow_greeting = False  # a greeting takes long
         self.greeted_s = 0.0  # from the dial to the latest greeting
         self.opening_s = OPENING_S_LEAST  # the same, or more where the host is near
-        self.proven_parallelism = 0  # most sessions at a time since the host last refused one
-
-    def session_closed(self, now: float) -> None:
-        """A session has ended, or a connection that we left."""
-        self.closed_at = now
-
-    def note_parallel(self, sessions: int) -> None:
-        """So many sessions are open."""
-        self.proven_parallelism = max(self.proven_parallelism, sessions)
-
-    def forget_parallel(self) -> None:
-        """The host refused one, or is to have fewer."""
-        self.proven_parallelism = 0
 
     async def open(self, permit_at: str | None) -> ServedSession | None:
         """Return a greeted connection or None. Opens others as well while the greeting is slow."""
@@ -133,7 +117,7 @@ class ConnectionOpener:
         # Within proven parallelism other connections are opened without waiting anyhow.
         if self._pool.patient:
             pass  # few connections, and none because the greeting is slow
-        elif self._pool.connections > self.proven_parallelism or not self._pool.sessions:
+        elif self._pool.connections.now > self._pool.connections.proven or not self._pool.sessions:
             hurry = _Hurry(self, self._now())
             self._dispatcher.opening_clock.watch(hurry)
         try:
@@ -237,13 +221,14 @@ class ConnectionOpener:
                 if other.budget.answered_since(since):
                     return False
                 failed_at = other.opener.failed_at.values()
-                asked += other.connections > 0 or any(at >= since for at in failed_at)
+                asked += other.connections.now > 0 or any(at >= since for at in failed_at)
         return asked >= OTHERS_LEAST
 
     async def _try_address(self, address: str) -> ServedSession | Cause | None:
         """Return a session, which keeps the permit; a cause that holds for all probes; or None."""
         accompanied, greeted_before, began = bool(self._pool.sessions), self._greeted, self._now()
-        others = self._pool.connections > 1 or began - self.closed_at < RELEASE_S
+        connections = self._pool.connections
+        others = connections.now > 1 or began - connections.closed_at < RELEASE_S
         lines: list[tuple[float, bool, str]] = []
         self._dialled.add(address)
         greeted = await self._greeter.greet(address, lines)
@@ -258,7 +243,7 @@ class ConnectionOpener:
             self.greeted_s = self._now() - began
             self.opening_s = max(OPENING_S_LEAST, self.greeted_s)
             if self._pool.times.pace.reply_s >= FAR_S:
-                self._pool.greeted_far(self._now())
+                connections.greeted_far(self._now())
             self.failed_at.pop(address, None)
             return greeted
         self.failed_at[address] = self._now()
@@ -268,14 +253,14 @@ class ConnectionOpener:
             ):
                 self._host_at_limit()
             return None  # else only this address fails
-        if greeted.temporary and self._pool.left:
+        if greeted.temporary and connections.left:
             self._host_at_limit()  # it still counts those that we left
             return None
-        if greeted.temporary and (others or self._pool.connections > 1):
+        if greeted.temporary and (others or connections.now > 1):
             await self._idle_down()
             return None
-        if self._pool.connections > 1:
-            self._pool.reduce_limit(self._pool.throttle.after_failure())
+        if connections.now > 1:
+            self._pool.session_limit_fell(connections.failed())
             return None
         self._record_attempt(address, greeted, lines)
         return greeted
@@ -296,9 +281,8 @@ class ConnectionOpener:
 
     def _host_at_limit(self) -> None:
         """The other connections go on; this one was one too many."""
-        self.proven_parallelism = 0
-        now, others = self._now(), len(self._pool.sessions) + self._pool.left
-        self._pool.reduce_limit(self._pool.throttle.after_crowding(others, now))
+        pool = self._pool
+        pool.session_limit_fell(pool.connections.crowded(len(pool.sessions), self._now()))
 
     async def _idle_down(self) -> None:
         """Wait a moment, and open the next connection alone.
@@ -307,7 +291,7 @@ class ConnectionOpener:
         count each other. Only the reply to a lone connection tells whether the host failed.
         """
         self.has_enough = True
-        self._pool.reduce_limit(self._pool.throttle.after_failure())
+        self._pool.session_limit_fell(self._pool.connections.failed())
         await trio.sleep(RELEASE_S)
 
     def _addresses_in_turn(self, first: str | None) -> list[str]:

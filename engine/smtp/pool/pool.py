@@ -51,7 +51,7 @@ from mailprobe.engine.smtp.session.effects import (
 )
 from mailprobe.engine.smtp.session.host import IdleSession
 from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
-from mailprobe.engine.smtp.throttle import NEVER, HostBackoff, Throttle
+from mailprobe.engine.smtp.throttle import NEVER, HostBackoff, HostConnections
 from mailprobe.engine.smtp.tolerance.limits import BAN_RULE, Growth, Kind
 from mailprobe.engine.smtp.wire import Conversation, SmtpReply
 from mailprobe.engine.verdict import Outcome
@@ -61,8 +61,6 @@ ANSWERED_AT_ONCE = 64  # probes admitted at a time while the host is backed off
 QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few probes queued in lock-step
 QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
 IN_STEP_LEAST = 2  # for each connection: one under way and the next
-UNTESTED_RECIPIENTS = 24.0  # in a session, where most domains have two and are to be tested
-SESSION_EWMA = 0.5  # weight of the latest session in the mean of their recipients
 TESTING_ROUNDS = 4  # of a session with tests: listed addresses, tests, QUIT, and one to spare
 MANY = 1 << 30  # more probes than there ever are
 _NOT_IDLE = object()
@@ -73,14 +71,13 @@ class Pool:
 
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
-        *("_apply_rare", "_coming", "_idle", "_testers", "addresses", "allowed"),
-        *("backlog", "backoff", "backoff_cause", "behind", "budget", "clocks_s"),
-        *("connections", "controls", "counterpart", "refusals", "dispatcher", "fail_over"),
-        *("found_at", "host", "latest_address", "left", "name", "names"),
-        *("names_backoff_until", "now", "opener", "operator", "patient", "pipelines"),
-        *("present", "read_s", "recipient_read", "renamings", "room_at", "session_barren"),
-        *("session_recipients", "sessions", "settle", "terms", "throttle", "times"),
-        *("waiting",),
+        *("_apply_rare", "_coming", "_idle", "_testers", "addresses", "backlog"),
+        *("backoff", "backoff_cause", "behind", "budget", "clocks_s", "connections"),
+        *("controls", "counterpart", "dispatcher", "fail_over", "found_at", "host"),
+        *("latest_address", "name", "names", "names_backoff_until", "now", "opener"),
+        *("operator", "patient", "pipelines", "present", "read_s", "recipient_read"),
+        *("refusals", "renamings", "room_at", "session_barren", "sessions", "settle"),
+        *("terms", "times", "waiting"),
     )
 
     def __init__(
@@ -116,9 +113,6 @@ class Pool:
         self.waiting: FairQueue[Probe] = FairQueue()
         self.sessions: set[ServedSession] = set()
         self.latest_address = ""  # the address of the session whose effects were applied last
-        self.session_recipients = (
-            UNTESTED_RECIPIENTS  # in a session; a guess, then a moving average
-        )
         self._idle: dict[IdleSession, None] = {}  # of the sessions
         self.backlog = 0  # verdicts that are not proven yet
         self.room_at = MANY  # with more probes under way, room() is 0
@@ -126,10 +120,10 @@ class Pool:
         # Idle until the addresses of a domain are answered, the longest first.
         self._testers: dict[IdleSession, None] = {}
         self._coming = 0  # woken sessions that have not taken a probe yet
-        self.connections = 0  # sessions, and connections being opened
-        self.left = 0  # connections that we left while the host still had to answer
-        self.throttle = Throttle(patience.connections_max(dispatcher.settings, patient))
-        self.allowed = dispatcher.settings.host_connections  # fewer if other processes want permits
+        self.connections = HostConnections(
+            patience.connections_max(dispatcher.settings, patient),
+            dispatcher.settings.host_connections,
+        )
         self.backoff = HostBackoff()
         self.backoff_cause: Cause | None = None
         self.behind = 0  # probes that the scheduler holds back for this host
@@ -158,7 +152,7 @@ class Pool:
         if site.one_each:
             self.terms.limits.declare_one_each()
         if site.connections_max is not None:
-            self.throttle = Throttle(min(site.connections_max, self.throttle.limit_max))
+            self.connections.cap(site.connections_max)
 
     def greeted(self, text: str) -> None:
         """The host greets so, or replies so to EHLO: that may show its software."""
@@ -184,8 +178,8 @@ class Pool:
 
     def follow(self, known: "Pool") -> None:
         """The host of this name had other addresses before: what was learned of it holds."""
-        self.throttle, self.terms = known.throttle, known.terms
-        self.renamings = known.renamings
+        self.connections.follow(known.connections)
+        self.terms, self.renamings = known.terms, known.renamings
 
     def move_to(self, addresses: tuple[str, ...]) -> None:
         """The exchange's addresses have changed."""
@@ -194,11 +188,6 @@ class Pool:
     def name_rests(self, until: float) -> None:
         """One of its names is not to be connected to until then."""
         self.names_backoff_until = max(self.names_backoff_until, until)
-
-    def allow(self, connections: int) -> bool:
-        """It may have so many connections; returns whether that is more than before."""
-        grown, self.allowed = connections > self.allowed, connections
-        return grown
 
     def share(self, other: "Pool") -> None:
         """Use what the other pool of this host knows of it, and let it know what is learned."""
@@ -313,13 +302,14 @@ class Pool:
         if self.pipelines is None:
             return 1 - self.present  # wait for its greeting
         # Late sessions do not count: nothing is queued behind them.
-        capacity, present = self.throttle.limit, self.present - self.backlog
-        if self.times.late.sessions or self.left:
+        connections, present = self.connections, self.present - self.backlog
+        capacity = connections.throttle.limit
+        if self.times.late.sessions or connections.left:
             late = len(self.times.late.sessions)
-            capacity = min(connections_max(self), self.allowed) - late - self.left
+            capacity = min(connections_max(self), connections.allowed) - late - connections.left
             present -= late
-        elif self.allowed < capacity:
-            capacity = self.allowed
+        elif connections.allowed < capacity:
+            capacity = connections.allowed
         if capacity <= 0:
             return 0
         careful = self.times.depth < REFUSALS_MAX
@@ -357,7 +347,8 @@ class Pool:
     def staff(self, *, hurried: bool = False) -> None:
         """Wake an idle session, or open a connection if the queue is worth one."""
         if not self._idle:
-            if self.connections >= self.throttle.limit and not self.times.late.sessions:
+            connections = self.connections
+            if connections.now >= connections.throttle.limit and not self.times.late.sessions:
                 return
             # A cheap part of worth_one_more(), since this runs for almost every reply: no, if
             # the sessions are soon done even with one probe at a time.
@@ -383,30 +374,13 @@ class Pool:
 
     def open_connection(self, permit_at: str | None) -> None:
         """Open one more; `permit_at` is an address whose permit it holds already."""
-        self.connections += 1
+        self.connections.opened()
         self.dispatcher.start(run_connection, self, permit_at)
 
     def connection_closed(self) -> None:
-        self.connections -= 1
-        if not self.connections:
+        self.connections.closed()
+        if not self.connections.now:
             self.dispatcher.hedges.gave_up(self)
-
-    def connection_left(self) -> None:
-        """The host still has to answer on a connection that we left."""
-        self.left += 1
-
-    def left_ended(self) -> None:
-        """It has closed that, or we have."""
-        self.left -= 1
-        self.opener.session_closed(self.now())
-
-    def note_recipients(self, count: int) -> None:
-        """A session was good for so many recipients."""
-        self.session_recipients += SESSION_EWMA * (count - self.session_recipients)
-
-    def greeted_far(self, now: float) -> None:
-        """A host that is far away has greeted a connection."""
-        self.throttle = self.throttle.after_greeting(now)
 
     def connection_ended(self) -> None:
         """Another one may be opened in its place."""
@@ -425,14 +399,14 @@ class Pool:
     def open_all(self) -> None:
         """Open as many connections as are worth it and allowed."""
         before = -1
-        while self.connections != before:
-            before = self.connections
+        while self.connections.now != before:
+            before = self.connections.now
             self.staff()
 
     def adopt(self, address: str) -> bool:
         """Use a permit of the address; False if the pool does not need it any more."""
         prompt = len(self.sessions) - len(self.times.late.sessions)
-        full = self.connections + self.left >= connections_max(self)
+        full = self.connections.counted >= connections_max(self)
         if prompt > 0 or full or not self.any_waiting():
             return False
         self.open_connection(address)
@@ -457,11 +431,9 @@ class Pool:
             width = allowed if allowed < width else width
         return self.times.window(width)
 
-    def reduce_limit(self, throttle: Throttle) -> None:
-        if throttle.limit < self.throttle.limit:
-            self.opener.forget_parallel()
+    def session_limit_fell(self, has_fallen: bool) -> None:
+        if has_fallen:
             self.dispatcher.observer.limit_lowered()
-        self.throttle = throttle
 
     def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning:
         return self.dispatcher.rules.read(step, reply, self.operator.id if self.operator else None)
@@ -656,9 +628,7 @@ class Pool:
     def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None:
         """All replies of a batch are there; their verdicts are settled or still to be proven."""
         is_first = self.times.batch_done(round_s, gap_s, first_s)
-        throttle = self.throttle
-        if throttle.limit < throttle.limit_max or throttle.bad:
-            self.throttle = throttle.after_success(self.now())
+        self.connections.succeeded(self.now())
         if is_first:
             self.dispatcher.capacity_freed(self)
         if self._testers or self.counterpart is not None:
@@ -699,6 +669,6 @@ class Pool:
         A reply to a recipient is counted for its domain instead: see session_barren().
         """
         if not (late and cause.outcome is Outcome.TIMED_OUT):
-            self.reduce_limit(self.throttle.after_failure())
+            self.session_limit_fell(self.connections.failed())
         if before_recipients or (cause.about_us and not at_recipient):
             record_failure(self, cause, [self.latest_address])

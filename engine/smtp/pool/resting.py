@@ -85,7 +85,7 @@ def record_failure(
     The owner of a domain may name the address of another's host beside his own: so no other
     address is left alone. `until`: the back-off lasts so long at least.
     """
-    pool.opener.forget_parallel()
+    pool.connections.host_failed()
     now, rested_until = pool.now(), pool.backoff.until
     if at_once:
         pool.backoff = replace(pool.backoff, failures=max(pool.backoff.failures, BACKOFF_AFTER - 1))

@@ -34,7 +34,7 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
         served = await pool.opener.open(permit_at)
         if served is not None:
             pool.sessions.add(served)
-            pool.opener.note_parallel(len(pool.sessions))
+            pool.connections.greeted(len(pool.sessions))
             if pool.dispatcher.closing:
                 served.withdraw()
             pool.dispatcher.hedges.greeted(pool)
@@ -48,7 +48,7 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
     finally:
         if served is not None:
             session_over(pool, served)
-            pool.opener.session_closed(pool.now())
+            pool.connections.session_closed(pool.now())
             if not is_done:
                 pool.dispatcher.left_connections.add(pool, served.connection, served.address)
             else:
@@ -62,7 +62,7 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
 def session_over(pool: "Pool", served: "ServedSession") -> None:
     session = served.session
     if served in pool.sessions and session.is_spent and session.recipients:
-        pool.note_recipients(session.recipients)
+        pool.connections.session_spent(session.recipients)
     pool.sessions.discard(served)
     if pool.times.late.session_over(session.conversation):
         pool.dispatcher.capacity_freed(pool)

@@ -18,13 +18,13 @@ LATE_BACKLOG_S = 0.1  # at a host that has late replies: work for longer is wort
 
 
 def needs_connection(pool: "Pool", hurried: bool) -> bool:
-    if pool.connections + pool.left >= connections_max(pool):
-        if not pool.connections:
+    if pool.connections.counted >= connections_max(pool):
+        if not pool.connections.now:
             request_permits(pool)  # those that we left, or those of the counterpart, are in the way
         return False
-    if pool.connections and not pool.has_budget():
+    if pool.connections.now and not pool.has_budget():
         return False  # each recipient under way may be one of the last that it refuses
-    if len(pool.sessions) < pool.connections:  # one is opening or closing
+    if len(pool.sessions) < pool.connections.now:  # one is opening or closing
         if pool.opener.has_enough:
             return False
         # For a distant host only the limit counts; it grows with each greeting. Likewise where
@@ -32,22 +32,21 @@ def needs_connection(pool: "Pool", hurried: bool) -> bool:
         freely = (
             pool.times.pace.reply_s >= FAR_S or pool.terms.limits.per_connection <= REFUSALS_MAX
         )
-        untried = pool.connections >= pool.opener.proven_parallelism
+        untried = pool.connections.now >= pool.connections.proven
         if untried and not (freely or hurried):
             return False  # wait for the host's reaction first
-    another_address = hurried and pool.connections < len(pool.addresses) and not pool.sessions
-    wanted = pool.connections == 0 or another_address or worth_one_more(pool)
+    another_address = hurried and pool.connections.now < len(pool.addresses) and not pool.sessions
+    wanted = pool.connections.now == 0 or another_address or worth_one_more(pool)
     return wanted and free_address(pool)
 
 
 def connections_max(pool: "Pool") -> int:
     """How many connections may be open at the moment, with those that we left."""
-    late = len(pool.times.late.sessions) + pool.left
-    limit = pool.throttle.with_late(late, pool.now()) if late else pool.throttle.limit
+    limit = pool.connections.limit(len(pool.times.late.sessions), pool.now())
     if pool.counterpart is None:
         return limit
     of_host = pool.dispatcher.settings.host_connections
-    return min(limit, of_host - pool.counterpart.connections - pool.counterpart.left)
+    return min(limit, of_host - pool.counterpart.connections.counted)
 
 
 def backlog_s(pool: "Pool") -> float:
@@ -58,7 +57,7 @@ def worth_one_more(pool: "Pool") -> bool:
     """Is there more in the queue than the present connections soon complete?"""
     prompt = len(pool.sessions) - len(pool.times.late.sessions)
     if prompt <= 0:
-        opening = pool.connections - len(pool.sessions)
+        opening = pool.connections.now - len(pool.sessions)
         return len(pool.waiting) > width_of(pool) * opening
     width = width_of(pool)
     if pool.times.pace.reply_s >= FAR_S and not (
@@ -83,7 +82,7 @@ def opening_each_s(pool: "Pool") -> float:
         return 0.0
     opener = pool.opener
     opening_s = opener.greeted_s if opener.greeted_s < BESIDE_S else opener.opening_s
-    return opening_s / pool.session_recipients
+    return opening_s / pool.connections.session_recipients
 
 
 def width_of(pool: "Pool") -> int:
@@ -123,13 +122,13 @@ def gives_way(pool: "Pool", conversation: Conversation) -> bool:
     """
     if pool.times.late.sleeps_on or not pool.any_waiting():
         return False
-    if pool.connections + pool.left < connections_max(pool) and any(
+    if pool.connections.counted < connections_max(pool) and any(
         map(pool.dispatcher.permits.available, pool.addresses)
     ):
         return False  # one more can be opened beside it
     if all(pool.session_ended(each) or each.rerouted for each in pool.waiting.heads()):
         return False
-    prompt = pool.connections - len(pool.times.late.sessions)
+    prompt = pool.connections.now - len(pool.times.late.sessions)
     if pool.times.late.slow_for_all:  # perhaps: give up one at a time
         now, patience_s = pool.now(), max(REROUTE_S, 2 * LATE_REPLIES * pool.times.pace.reply_s)
         since = min(pool.times.late.sessions.get(conversation, now), pool.times.late.rerouted_at)

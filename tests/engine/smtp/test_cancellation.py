@@ -277,7 +277,7 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
         assert tap.open == 0
         assert not dispatcher.permits.in_use
         assert dispatcher.tasks == 0
-        assert not any(pool.connections or pool.sessions for pool in dispatcher.pools.values())
+        assert not any(pool.connections.now or pool.sessions for pool in dispatcher.pools.values())
         async with open_engine(
             scenario.settings, transport=network.transport, dial=tap.dial
         ) as another:

@@ -16,6 +16,7 @@ from mailprobe.engine.smtp.throttle import (
     UNREACHABLE_BACKOFF_S_MAX,
     HostBackoff,
     Throttle,
+    first_throttle,
 )
 
 
@@ -53,7 +54,7 @@ def after(throttle: Throttle, events: str) -> Throttle:
     ],
 )
 def test_the_feedback_rule_step_by_step(events, limit):
-    assert after(Throttle(limit_max=10), events).limit == limit
+    assert after(first_throttle(10), events).limit == limit
 
 
 @pytest.mark.parametrize("limit", list(range(1, 30)))
@@ -66,13 +67,13 @@ def test_a_whole_round_at_each_limit_is_as_many_as_the_limit(limit):
 
 
 def test_it_begins_with_two_or_with_fewer_where_fewer_are_allowed():
-    assert Throttle(limit_max=4).limit == LIMIT_AT_FIRST == 2
-    assert Throttle(limit_max=1).limit == 1
+    assert first_throttle(4).limit == LIMIT_AT_FIRST == 2
+    assert first_throttle(1).limit == 1
 
 
 @given(st.integers(1, 20), st.text("+-", max_size=200))
 def test_the_limit_keeps_its_bounds(limit_max, events):
-    throttle = Throttle(limit_max)
+    throttle = first_throttle(limit_max)
     for event in events:
         before, throttle = throttle, after(throttle, event)
         assert 1 <= throttle.limit <= limit_max
@@ -84,7 +85,7 @@ def test_the_limit_keeps_its_bounds(limit_max, events):
 
 @given(st.integers(1, 20), st.text("+-", max_size=100))
 def test_good_news_alone_reach_the_most_and_bad_news_alone_the_least(limit_max, events):
-    throttle = after(Throttle(limit_max), events)
+    throttle = after(first_throttle(limit_max), events)
     assert after(throttle, "+" * limit_max * (limit_max + 1)).limit == limit_max
     assert after(throttle, "-" * limit_max * (limit_max + 1)).limit == 1
 
@@ -97,7 +98,7 @@ def test_a_connection_too_many_tells_how_many_are_borne(limit, others, then):
 
 
 def test_after_a_connection_too_many_no_other_is_tried_for_a_while():
-    throttle = Throttle(limit_max=10).after_crowding(1, 100.0)
+    throttle = first_throttle(10).after_crowding(1, 100.0)
     for now in (100.0, 100.0 + HOST_LIMIT_S - 1):
         for _ in range(50):
             throttle = throttle.after_success(now)
@@ -106,9 +107,9 @@ def test_after_a_connection_too_many_no_other_is_tried_for_a_while():
 
 
 def test_an_event_gives_a_new_value():
-    throttle = Throttle(limit_max=4)
+    throttle = first_throttle(4)
     after(throttle, "++--")
-    assert throttle == Throttle(limit_max=4)
+    assert throttle == first_throttle(4)
 
 
 # -- rest ------------------------------------------------------------------------------------
