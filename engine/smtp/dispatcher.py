@@ -216,7 +216,7 @@ class ProbeDispatcher:
             probes_waiting=sum(len(pool.waiting) for pool in pools),
             connections=self.permits.in_use,
             hosts=len(self.pools),
-            hosts_backing_off=sum(pool.backoff.active(now) for pool in pools),
+            hosts_backing_off=sum(pool.rest.backoff.active(now) for pool in pools),
             hosts_waiting=self.permits.demand,
         )
 
@@ -317,8 +317,8 @@ class ProbeDispatcher:
         """Likewise, by the pool of the host."""
         now = self._now()
         cause = (
-            pool.backoff_cause
-            if pool.backoff.active(now)
+            pool.rest.cause
+            if pool.rest.backoff.active(now)
             else self.domains.refusal(pool.host, domain, now)
         )
         return cause is not None and cause.about_us

@@ -6,21 +6,14 @@ Both tables are bounded; the oldest entry is removed first.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from mailprobe.engine.smtp.probe import Cause
 from mailprobe.engine.smtp.throttle import NEVER, HostBackoff
 
 NAMES_OF_POOL_MAX = 64  # an operator's host may have a name for each customer
 BACKOFFS_MAX = 10_000  # addresses, and as many names
-
-
-class BackoffSource(Protocol):
-    """The pool whose back-off is recorded."""
-
-    names: set[str]
-    backoff: HostBackoff
 
 
 class HostMemory:
@@ -57,17 +50,16 @@ class HostMemory:
             if now < backoff.until
         ]
 
-    def record(self, pool: BackoffSource, addresses: Sequence[str], cause: Cause) -> None:
-        """Back off from the addresses that failed and from the names of the pool."""
+    def record(
+        self, names: Iterable[str], backoff: HostBackoff, addresses: Sequence[str], cause: Cause
+    ) -> None:
+        """Back off from the addresses of a host that failed and from its names."""
         now = self._now()
         for address in addresses:
-            self._addresses[address] = (pool.backoff.until, cause)
+            self._addresses[address] = (backoff.until, cause)
             self._addresses.move_to_end(address)
-        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
-            self._names[name] = (
-                self._longer_backoff(name, pool.backoff, now, cause),
-                cause,
-            )
+        for name in list(names)[:NAMES_OF_POOL_MAX]:
+            self._names[name] = (self._longer_backoff(name, backoff, now, cause), cause)
             self._names.move_to_end(name)
         self._trim()
 
@@ -115,7 +107,7 @@ class HostMemory:
         longer = before.after_failure(now, refused=cause.about_us)
         return longer if longer.until > backoff.until else backoff
 
-    def record_success(self, pool: BackoffSource) -> None:
-        """A recipient was answered: end the back-off of the pool's names."""
-        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
+    def record_success(self, names: Iterable[str]) -> None:
+        """A recipient was answered: end the back-off of its host's names."""
+        for name in list(names)[:NAMES_OF_POOL_MAX]:
             self._names.pop(name, None)

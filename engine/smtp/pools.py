@@ -137,7 +137,7 @@ class Pools:
         if len(self._by_name) > NAMES_MAX:
             oldest, its_pool = self._by_name.popitem(last=False)
             its_pool.names.discard(oldest)
-        pool.name_rests(self._memory.name_backoff_until(name))
+        pool.rest.name_rests(self._memory.name_backoff_until(name))
 
     def _drop_one(self) -> None:
         """Forget the oldest pool that is idle and not backing off; visits at most POOLS_SCANNED."""
@@ -145,7 +145,7 @@ class Pools:
         for _ in range(POOLS_SCANNED):
             key, pool = next(iter(self._by_addresses.items()))
             busy = pool.connections.now or pool.present or pool.any_waiting()
-            rests = pool.backoff.active(now) and len(self._by_addresses) <= 2 * POOLS_MAX
+            rests = pool.rest.backoff.active(now) and len(self._by_addresses) <= 2 * POOLS_MAX
             if busy or rests:
                 self._by_addresses.move_to_end(key)
                 continue

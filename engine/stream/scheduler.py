@@ -391,9 +391,14 @@ class _Scheduler:
         """Put the verification in the backlog of its first exchange that can be probed now."""
         pools, exchanges = snapshot.pools, snapshot.exchanges
         pool = pools[0]
-        if pool is None or (pool.backoff.failures and pool.worth_waiting_for()):
+        if pool is None or (pool.rest.worth_waiting_for(now)):
             first = next(
-                (n for n, each in enumerate(pools) if each and not each.worth_waiting_for()), 0
+                (
+                    n
+                    for n, each in enumerate(pools)
+                    if each and not each.rest.worth_waiting_for(now)
+                ),
+                0,
             )
             pool = pools[first]
             # Exchanges that can't be reached just now are tried last.
@@ -502,7 +507,7 @@ class _Scheduler:
         while True:
             await trio.sleep(BACKOFF_CHECK_S)
             for pool in list(self._backlog):
-                if pool.worth_waiting_for():
+                if pool.rest.worth_waiting_for(self._now()):
                     self._defer_elsewhere(pool)
                 else:
                     self._release(pool)
@@ -539,10 +544,11 @@ class _Scheduler:
         """
         if not self._all_submitted or len(self._open) != self._held:
             return
-        if not all(pool.worth_waiting_for() for pool in self._backlog):
+        now = self._now()
+        if not all(pool.rest.worth_waiting_for(now) for pool in self._backlog):
             return
         for pool in list(self._backlog):
-            pool.retry_at_once()
+            pool.rest.retry_at_once(now)
             self._release(pool, at_end=True)
 
     # -- pauses ------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class Hedges:
 def connect_ahead(pool: Pool) -> bool:
     """Open this pool's first connection, though no probe waits here; False if it may not be."""
     now = pool.now()
-    if now < pool.backoff.until or now < pool.names_backoff_until or pool.dispatcher.closing:
+    if pool.rest.is_on(now) or pool.dispatcher.closing:
         return False
     if not any(map(pool.dispatcher.permits.available, pool.addresses)):
         return False
@@ -105,7 +105,7 @@ def move_equals(pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
     The two exchanges change places, so the silent one is the next if this one fails.
     """
     now, moved = pool.now(), []
-    if now < pool.backoff.until or now < pool.names_backoff_until:
+    if pool.rest.is_on(now):
         return
     for probe in probes:
         if silent.session_ended(probe) or probe.deferred_start:

@@ -121,7 +121,7 @@ class HostSharedCache:
     def pool_opened(self, pool: "Pool", name: str) -> None:
         """A host is new here: apply what others have found of it."""
         if self._memory.is_struck(name):
-            pool.struck_elsewhere()
+            pool.rest.struck_elsewhere()
 
     def _named(self, name: str) -> "Iterator[Pool]":
         return (pool for pools in self._pools if (pool := pools.named(name)) is not None)
@@ -138,7 +138,7 @@ class HostSharedCache:
         if not _is_shared(cause):
             return
         for address in addresses:
-            self._share_backoff(f"address {address}", pool.backoff, cause)
+            self._share_backoff(f"address {address}", pool.rest.backoff, cause)
         for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
             self._share_backoff(f"name {name}", self._memory.backoff_of(name), cause)
 
@@ -179,7 +179,7 @@ class HostSharedCache:
     def _strike(self, name: str, until: float) -> None:
         self._memory.strike_elsewhere(name, until)
         for pool in self._named(name):
-            pool.struck_elsewhere()
+            pool.rest.struck_elsewhere()
 
     # -- what a domain accepts -----------------------------------------------------------------
 

@@ -208,7 +208,7 @@ class ConnectionOpener:
         """A host that answered, and refused some, no longer lets us in: is that a ban?"""
         is_shut = cause.rule in SHUT_RULES or cause.greeting
         if cause.rule == CLOSED_RULE:
-            is_shut = self._pool.backoff.failures >= CLOSED_BEFORE
+            is_shut = self._pool.rest.backoff.failures >= CLOSED_BEFORE
         if cause.rule == SILENT_RULE and self._are_others_silent(self._now() - OTHERS_S):
             return False
         return is_shut and not self._pool.sessions and self._pool.blocked(cause.words)
@@ -307,7 +307,9 @@ class ConnectionOpener:
     @property
     def _addresses_max(self) -> int:
         """How many are tried in one attempt."""
-        return DOUBTFUL_ADDRESSES[min(self._pool.backoff.failures, len(DOUBTFUL_ADDRESSES) - 1)]
+        return DOUBTFUL_ADDRESSES[
+            min(self._pool.rest.backoff.failures, len(DOUBTFUL_ADDRESSES) - 1)
+        ]
 
     async def _of_other_family(self, tried: Sequence[str]) -> list[str]:
         """The addresses that remain where those of one family do not connect."""

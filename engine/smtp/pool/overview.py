@@ -11,9 +11,9 @@ from mailprobe.engine.smtp.tolerance.hosts import SpentBudget
 
 def resting_hosts(pools: Iterable[Pool], memory: HostMemory, now: float) -> list[RestingHost]:
     """The mail hosts that are left alone now, and why: also those that refused other engines."""
-    resting = [each for each in pools if each.backoff.active(now) and each.backoff_cause]
+    resting = [each for each in pools if each.rest.backoff.active(now) and each.rest.cause]
     own = {name for pool in resting for name in pool.names}
-    found = [(pool.name, pool.backoff.until, pool.backoff_cause) for pool in resting]
+    found = [(pool.name, pool.rest.backoff.until, pool.rest.cause) for pool in resting]
     found += [each for each in memory.resting_names(now) if each[0] not in own]
     return [
         RestingHost(name, cause.words, cause.about_us, until - now)

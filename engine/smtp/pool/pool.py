@@ -24,6 +24,7 @@ from mailprobe.engine.smtp.pool.refusals import RefusalMemory
 from mailprobe.engine.smtp.pool.reply_times import VENTURED, ReplyTimes
 from mailprobe.engine.smtp.pool.resting import (
     NO_BUDGET,
+    HostRest,
     cause_of_backoff,
     record_failure,
     reject_waiting,
@@ -51,12 +52,11 @@ from mailprobe.engine.smtp.session.effects import (
 )
 from mailprobe.engine.smtp.session.host import IdleSession
 from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
-from mailprobe.engine.smtp.throttle import NEVER, HostBackoff, HostConnections
+from mailprobe.engine.smtp.throttle import HostConnections
 from mailprobe.engine.smtp.tolerance.limits import BAN_RULE, Growth, Kind
 from mailprobe.engine.smtp.wire import Conversation, SmtpReply
 from mailprobe.engine.verdict import Outcome
 
-DEFERRED_FAILURES_MAX = 3  # after more, probes are settled instead of deferred
 ANSWERED_AT_ONCE = 64  # probes admitted at a time while the host is backed off
 QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few probes queued in lock-step
 QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
@@ -72,12 +72,12 @@ class Pool:
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
         *("_apply_rare", "_coming", "_idle", "_testers", "addresses", "backlog"),
-        *("backoff", "backoff_cause", "behind", "budget", "clocks_s", "connections"),
-        *("controls", "counterpart", "dispatcher", "fail_over", "found_at", "host"),
-        *("latest_address", "name", "names", "names_backoff_until", "now", "opener"),
-        *("operator", "patient", "pipelines", "present", "read_s", "recipient_read"),
-        *("refusals", "renamings", "room_at", "session_barren", "sessions", "settle"),
-        *("terms", "times", "waiting"),
+        *("behind", "budget", "clocks_s", "connections", "controls", "counterpart"),
+        *("dispatcher", "fail_over", "found_at", "host", "latest_address", "name"),
+        *("names", "now", "opener", "operator", "patient", "pipelines"),
+        *("present", "read_s", "recipient_read", "refusals", "renamings", "rest"),
+        *("room_at", "session_barren", "sessions", "settle", "terms", "times"),
+        *("waiting",),
     )
 
     def __init__(
@@ -106,7 +106,6 @@ class Pool:
         self.budget = dispatcher.tolerances.find(addresses, name)
         self.names: set[str] = set()  # of exchanges that have these addresses
         self.found_at: set[str] = set()  # these addresses, and older ones that are still in use
-        self.names_backoff_until = NEVER  # the latest back-off of one of them
         self.operator: MailOperator | None = None
         self.terms = first_terms(dispatcher.settings.mail_from)
         self.present = 0  # probes waiting or under way here
@@ -124,8 +123,7 @@ class Pool:
             patience.connections_max(dispatcher.settings, patient),
             dispatcher.settings.host_connections,
         )
-        self.backoff = HostBackoff()
-        self.backoff_cause: Cause | None = None
+        self.rest = HostRest()
         self.behind = 0  # probes that the scheduler holds back for this host
         self.times = ReplyTimes(patient=patient)
         self.controls = HostControls(dispatcher.controls)
@@ -185,23 +183,14 @@ class Pool:
         """The exchange's addresses have changed."""
         self.addresses = addresses
 
-    def name_rests(self, until: float) -> None:
-        """One of its names is not to be connected to until then."""
-        self.names_backoff_until = max(self.names_backoff_until, until)
-
     def share(self, other: "Pool") -> None:
         """Use what the other pool of this host knows of it, and let it know what is learned."""
         self.terms, self.renamings, self.controls = other.terms, other.renamings, other.controls
         self.budget = other.budget
 
-    def struck_elsewhere(self) -> None:
-        """The host refused another engine: a first failure here is the second."""
-        if not self.backoff.failures:
-            self.backoff = HostBackoff(1)
-
     def backed_off_elsewhere(self, until: float) -> None:
         """Another engine backs off from one of the host's names: reject the probes that wait here, too."""
-        self.name_rests(until)
+        self.rest.name_rests(until)
         if self.sessions:  # here it serves us
             return
         for probe in self.waiting.pop_all():
@@ -220,11 +209,7 @@ class Pool:
             domain = find_domain(self.host, probe.domain, now, local)
             probe.wait_at(self, domain)
             self.present += 1
-            backing_off = (
-                now < self.backoff.until
-                or now < domain.at.backoff_until
-                or now < self.names_backoff_until
-            )
+            backing_off = self.rest.is_on(now) or now < domain.at.backoff_until
             if backing_off and (cause := cause_of_backoff(self, probe, now)) is not None:
                 reject_waiting(self, probe, cause)
             else:
@@ -294,10 +279,10 @@ class Pool:
         recipient by itself, the probes behind it must not wait until their deadlines.
         """
         self.room_at = MANY  # unless a limit is computed below
-        if self.backoff.failures:
-            if not at_end and self.worth_waiting_for():
+        if self.rest.backoff.failures:
+            if not at_end and self.rest.worth_waiting_for(self.now()):
                 return 0
-            if self.backoff.active(self.now()):
+            if self.rest.backoff.active(self.now()):
                 return ANSWERED_AT_ONCE - self.present
         if self.pipelines is None:
             return 1 - self.present  # wait for its greeting
@@ -332,18 +317,6 @@ class Pool:
         """Probes here without a reply."""
         return self.present - self.backlog
 
-    def worth_waiting_for(self) -> bool:
-        """The host could not be reached a moment ago: a caller with time should defer its probes."""
-        if not self.backoff.failures:
-            return False
-        refused = self.backoff_cause is not None and self.backoff_cause.about_us
-        may_defer = not refused and self.backoff.failures < DEFERRED_FAILURES_MAX
-        return may_defer and self.backoff.doubtful(self.now())
-
-    def retry_at_once(self) -> None:
-        """A list has nothing else to do than to wait for this host: its second try may come now."""
-        self.backoff = self.backoff.without_pause(self.now())
-
     def staff(self, *, hurried: bool = False) -> None:
         """Wake an idle session, or open a connection if the queue is worth one."""
         if not self._idle:
@@ -360,7 +333,9 @@ class Pool:
                 return
         if not self.any_waiting():
             return
-        if self.dispatcher.closing or (self.backoff.failures and self.backoff.active(self.now())):
+        if self.dispatcher.closing or (
+            self.rest.backoff.failures and self.rest.backoff.active(self.now())
+        ):
             return
         if self._coming * width_of(self) >= self.waiting.count:
             return
@@ -443,7 +418,7 @@ class Pool:
         while (probe := self.waiting.pop()) is not None:
             if probe.outcome is not None or probe.pool is not self:
                 continue
-            backing_off = now < self.backoff.until or now < probe.domain_here.at.backoff_until
+            backing_off = now < self.rest.backoff.until or now < probe.domain_here.at.backoff_until
             if not backing_off or cause_of_backoff(self, probe, now) is None:
                 return probe
             emit(Requeued(probe))  # and rejected there, with its cause

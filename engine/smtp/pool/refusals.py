@@ -85,7 +85,7 @@ class RefusalMemory:
                 self._backed_off.clear()
                 self._refused.clear()
             pool = self._pool
-            if pool.backoff.failures or pool.names_backoff_until != NEVER:
+            if pool.rest.backoff.failures or pool.rest.names_until != NEVER:
                 end_backoff(pool)
             return
         self._refused[domain.name] = None

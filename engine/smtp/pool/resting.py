@@ -23,17 +23,75 @@ NO_BUDGET = Cause(
     "the refusals that it takes from us are used up for now",
 )
 AVOID_S = 5.0  # an address that failed is avoided for so long
+DEFERRED_FAILURES_MAX = 3  # after more, probes are settled instead of deferred
+
+
+class HostRest:
+    """Until when one host is left alone, or one of its names, and why. Time is an argument."""
+
+    __slots__ = ("backoff", "cause", "names_until")
+
+    def __init__(self) -> None:
+        self.backoff = HostBackoff()
+        self.cause: Cause | None = None
+        self.names_until = NEVER  # the latest back-off of one of its names
+
+    def is_on(self, now: float) -> bool:
+        """Is the host, or one of its names, left alone?"""
+        return now < self.backoff.until or now < self.names_until
+
+    def worth_waiting_for(self, now: float) -> bool:
+        """The host could not be reached a moment ago: a caller with time should defer its probes."""
+        if not self.backoff.failures:
+            return False
+        refused = self.cause is not None and self.cause.about_us
+        may_defer = not refused and self.backoff.failures < DEFERRED_FAILURES_MAX
+        return may_defer and self.backoff.doubtful(now)
+
+    def retry_at_once(self, now: float) -> None:
+        """A list has nothing else to do than to wait for this host: its second try may come now."""
+        self.backoff = self.backoff.without_pause(now)
+
+    def struck_elsewhere(self) -> None:
+        """The host refused another engine: a first failure here is the second."""
+        if not self.backoff.failures:
+            self.backoff = HostBackoff(1)
+
+    def name_rests(self, until: float) -> None:
+        """One of its names is not to be connected to until then."""
+        self.names_until = max(self.names_until, until)
+
+    def fail(self, cause: Cause, now: float, *, at_once: bool, until: float) -> bool:
+        """The host has failed, or refuses us. Returns whether it is left alone for longer by that.
+
+        `at_once`: at its first failure. `until`: so long at least.
+        """
+        before, rested_until = self.backoff, self.backoff.until
+        if at_once:
+            before = replace(before, failures=max(before.failures, BACKOFF_AFTER - 1))
+        self.backoff = before.after_failure(now, refused=cause.about_us)
+        if until > self.backoff.until:
+            self.backoff = replace(self.backoff, until=until)
+        self.cause = cause
+        return self.backoff.until > rested_until
+
+    def end(self) -> bool:
+        """A recipient was answered. Returns whether one of its names was left alone."""
+        if self.backoff.failures:
+            self.backoff = HostBackoff()
+        had_names, self.names_until = self.names_until != NEVER, NEVER
+        return had_names
 
 
 def cause_of_backoff(pool: "Pool", probe: Probe, now: float) -> Cause | None:
     """The cause of the back-off of the host, the domain or the name; None without one."""
     domain: DomainAcceptance = probe.domain_here
-    if now < pool.backoff.until:
-        return pool.backoff_cause
+    if now < pool.rest.backoff.until:
+        return pool.rest.cause
     cause = None
     if now < domain.at.backoff_until:
         cause = domain.at.backoff_cause
-    elif now < pool.names_backoff_until:
+    elif now < pool.rest.names_until:
         name = probe.exchanges[probe.exchange_index].name
         cause = pool.dispatcher.host_memory.name_backoff(name, now)
     return None if cause is None or is_outwaited(pool, cause) else cause
@@ -46,7 +104,7 @@ def is_outwaited(pool: "Pool", cause: Cause) -> bool:
 
 def reject_waiting(pool: "Pool", probe: Probe, cause: Cause) -> None:
     if cause.rule == BAN_RULE:
-        probe.retry_after(max(0.0, pool.backoff.until - pool.now()))
+        probe.retry_after(max(0.0, pool.rest.backoff.until - pool.now()))
     if probe.notes is not None:
         probe.notes.cached.append("rest")
         words = f"not asked, resting: {cause.words}"
@@ -59,17 +117,14 @@ def send_on(pool: "Pool", cause: Cause) -> None:
     for probe in pool.waiting.pop_all():
         if probe.pool is pool:
             if cause.rule == BAN_RULE:
-                probe.retry_after(max(0.0, pool.backoff.until - pool.now()))
+                probe.retry_after(max(0.0, pool.rest.backoff.until - pool.now()))
             pool.fail_over(probe, cause)
 
 
 def end_backoff(pool: "Pool") -> None:
     """A recipient was answered: the host and its names are not left alone any more."""
-    if pool.backoff.failures:
-        pool.backoff = HostBackoff()
-    if pool.names_backoff_until != NEVER:
-        pool.names_backoff_until = NEVER
-        pool.dispatcher.host_memory.record_success(pool)
+    if pool.rest.end():
+        pool.dispatcher.host_memory.record_success(pool.names)
 
 
 def record_failure(
@@ -86,20 +141,14 @@ def record_failure(
     address is left alone. `until`: the back-off lasts so long at least.
     """
     pool.connections.host_failed()
-    now, rested_until = pool.now(), pool.backoff.until
-    if at_once:
-        pool.backoff = replace(pool.backoff, failures=max(pool.backoff.failures, BACKOFF_AFTER - 1))
-    pool.backoff = pool.backoff.after_failure(now, refused=cause.about_us)
-    if until > pool.backoff.until:
-        pool.backoff = replace(pool.backoff, until=until)
-    pool.backoff_cause = cause
-    if pool.backoff.until > rested_until:
+    now, rest = pool.now(), pool.rest
+    if rest.fail(cause, now, at_once=at_once, until=until):
         pool.dispatcher.observer.host_backed_off(refused=cause.about_us)
-    facts = pool.dispatcher.host_shared_cache
-    if facts is not None and not pool.backoff.active(now):
+    facts = pool.dispatcher.host_facts
+    if facts is not None and not rest.backoff.active(now):
         facts.refused_once(pool.names, cause)
-    if pool.backoff.active(now):
-        pool.dispatcher.host_memory.record(pool, addresses, cause)
+    if rest.backoff.active(now):
+        pool.dispatcher.host_memory.record(pool.names, rest.backoff, addresses, cause)
         if facts is not None:
             facts.backed_off(pool, addresses, cause)
         for session in pool.sessions:

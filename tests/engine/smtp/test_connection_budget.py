@@ -209,7 +209,7 @@ async def test_a_revoked_connection_is_closed_at_once_and_its_probes_wait(autoju
             nursery.start_soon(end)
             check(await verify(engine, "known0@shop.test", "nobody1@shop.test"))
             assert engine.dispatcher.pools[(address,)].connections.throttle.bad == 0
-            assert not engine.dispatcher.pools[(address,)].backoff.failures
+            assert not engine.dispatcher.pools[(address,)].rest.backoff.failures
     assert host.record.sessions_seen == 3  # the late one gives way once
 
 
