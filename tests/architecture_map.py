@@ -60,7 +60,7 @@ def _sort_key(path: Path) -> tuple[int, tuple[tuple[bool, str], ...]]:
 
 PROBING = Path("engine/smtp")
 # What is read while its own object works on it, so that a call in between must be kept out.
-GUARDS = {"applying", "freed", "admitting", "_coming", "_is_trying"}
+GUARDS = {"applying", "freed", "_admitting", "_coming", "_is_trying"}
 
 
 def probing_figures() -> dict[str, int]:

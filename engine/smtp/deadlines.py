@@ -6,7 +6,7 @@ its place and its deadline.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
@@ -94,13 +94,10 @@ class Deadlines:
 
 
 class ProbeAdmission:
-    """The probes under way in all dispatchers, and those that wait for room.
-
-    The dispatchers admit: a call to another module for each reply would cost more.
-    """
+    """The probes under way in all dispatchers, and those that wait for room."""
 
     __slots__ = (
-        *("admitted", "admitting", "awaiting_proof", "clocks", "limit"),
+        *("_admitting", "admitted", "awaiting_proof", "clocks", "limit"),
         *("list_places", "list_waits", "waiting"),
     )
 
@@ -113,13 +110,53 @@ class ProbeAdmission:
         self.waiting: FairQueue[Probe] = FairQueue()
         self.list_places = ListPlaces(settings.probes_max)
         self.list_waits = False  # a list found less room than its hosts have
-        self.admitting = False  # probes settled at once admit others only afterwards
+        self._admitting = False  # probes settled at once admit others only afterwards
 
     def begin(self, probe: Probe) -> None:
         """The probe is submitted: its clock begins."""
         self.clocks[probe.patient].begin((probe,))
         if probe.deferred_start:
             self.list_places.enter(probe.asker, 1)
+
+    def admit(self, now: float, start: Callable[[Probe], None]) -> None:
+        """Start waiting probes while there is room. Those settled at once make room for others."""
+        if self._admitting:
+            return
+        self._admitting = True
+        try:
+            while len(self.admitted) - self.awaiting_proof < self.limit:
+                if (probe := self.waiting.pop()) is None:
+                    break
+                if not probe.settled and probe.deadline > now:
+                    self.admitted.add(probe)
+                    start(probe)
+        finally:
+            self._admitting = False
+
+    def admit_together(self, probes: Sequence[Probe], start: Callable[[], None]) -> bool:
+        """Start these in one call, if there is room for all; return whether it was done."""
+        room = self.limit - len(self.admitted) + self.awaiting_proof
+        if self._admitting or self.waiting.count or len(probes) > room:
+            return False
+        if probes:  # they are of one stream
+            self.clocks[probes[0].patient].begin(probes)
+            if probes[0].deferred_start:
+                self.list_places.enter(probes[0].asker, len(probes))
+        self.admitted.update(probes)
+        self._admitting = True
+        try:
+            start()
+        finally:
+            self._admitting = False
+        return True
+
+    def hold_back(self, count: int) -> None:
+        """So many more have a reply that waits for its proof; negative: fewer."""
+        self.awaiting_proof += count
+
+    def notified(self) -> None:
+        """The lists that found too little room look again; those that still do are noted anew."""
+        self.list_waits = False
 
     def hold(self, probe: Probe, cause: Cause) -> None:
         """It waits before all queues, and has no place meanwhile; a list's clock is stopped.

@@ -6,6 +6,7 @@ its deadline at the latest, even if its connection still waits; a later reply is
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -232,30 +233,20 @@ class ProbeDispatcher:
 
     def submit_to(self, pool: Pool, probes: Sequence[Probe]) -> None:
         """Submit probes whose first exchange has this pool; at most `room` of them."""
-        admission = self._admission
-        room = admission.limit - len(self._admitted) + admission.awaiting_proof
-        if admission.admitting or self.waiting.count or len(probes) > room:
+        if not self._admission.admit_together(probes, partial(self._join, pool, probes)):
             for probe in probes:
                 self.submit(probe)
-            return
-        now = self._now()
-        if probes:  # they are of one stream
-            self.clocks[probes[0].patient].begin(probes)
-            if probes[0].deferred_start:
-                self._admission.list_places.enter(probes[0].asker, len(probes))
+        elif self.waiting.count:
+            self._admit()
+
+    def _join(self, pool: Pool, probes: Sequence[Probe]) -> None:
+        """Queue them at the host of their first exchange."""
         for probe in probes:
-            self._admitted.add(probe)
             if self._watched or probe.notes is not None:
                 self._recall_addresses(probe)
             probe.try_exchange(0)
-        admission.admitting = True
-        try:
-            pool.join(probes, now)
-            self.permits.waits.joined(pool, probes)
-        finally:
-            admission.admitting = False
-        if self.waiting.count:
-            self._admit()
+        pool.join(probes, self._now())
+        self.permits.waits.joined(pool, probes)
 
     def refuse(self, probe: Probe, outcome: Outcome, rule: str) -> None:
         """Settle a probe that is not submitted."""
@@ -450,7 +441,7 @@ class ProbeDispatcher:
         If it is negative, so many of them are settled or queued again.
         """
         admission = self._admission
-        admission.awaiting_proof += count
+        admission.hold_back(count)
         if count < 0:
             return
         if self.waiting.count:
@@ -470,7 +461,7 @@ class ProbeDispatcher:
             self.freed[pool] = None
             return
         if pool is None:
-            self._admission.list_waits = False  # those that find too little again set it
+            self._admission.notified()
         for notify in self._room_listeners:
             notify(pool)
 
@@ -491,20 +482,12 @@ class ProbeDispatcher:
         self._room_listeners = tuple(each for each in self._room_listeners if each != listener)
 
     def _admit(self) -> None:
-        """Admit waiting probes while there is room. Those settled at once make room for others."""
-        admission = self._admission
-        if admission.admitting:
-            return
-        admission.admitting = True
-        try:
-            now = self._now()
-            while not self.full and (probe := self.waiting.pop()) is not None:
-                if not probe.settled and probe.deadline > now:
-                    self._admitted.add(probe)
-                    its: ProbeDispatcher = probe.dispatcher or self
-                    its._next_exchange(probe)
-        finally:
-            admission.admitting = False
+        """Admit waiting probes while there is room."""
+        self._admission.admit(self._now(), self._start_admitted)
+
+    def _start_admitted(self, probe: Probe) -> None:
+        its: ProbeDispatcher = probe.dispatcher or self
+        its.start_probe(probe)
 
     def admit_probes(self, *, is_out: bool) -> None:
         """From now on, or no longer: then what waits here for a connection is settled.
@@ -574,7 +557,7 @@ class ProbeDispatcher:
         return successor
 
     def start_probe(self, probe: Probe) -> None:
-        """The probe has the place of another one: try its first exchange."""
+        """The probe has a place: try its first exchange."""
         self._next_exchange(probe)
 
     # -- trying the exchanges in order --------------------------------------------------------

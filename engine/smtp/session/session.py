@@ -188,7 +188,7 @@ class SmtpSession:
         idle_s = max(IDLE_S, self.host.read_s) if exchange.next_batch.tests else IDLE_S
         self._idle_until = conversation.now + idle_s
         until = self._idle_until
-        if self._must_prove:
+        if exchange.proof.held.verdicts:  # as _must_prove
             until = exchange.proof.begin_idle()
         elif exchange.confirmation.verdicts:
             until = self._idles_until()
@@ -209,7 +209,7 @@ class SmtpSession:
         if self.is_woken or not conversation.usable:
             return self._end_idle()
         now = conversation.now
-        if self._must_prove:
+        if proof.held.verdicts:  # as _must_prove
             if now < proof.quiet_until:
                 return proof.quiet_until
             exchange.settle_proven()
