@@ -46,13 +46,13 @@ class PoolHost(Protocol):
     domains: Domains
     controls: EgressControls | None
     observer: Observer
+    pools: "Pools"
     permits: "Permits"
     hedges: "Hedges"
     left_connections: "LeftConnections"
     opening_clock: DeadlineClock
     host_memory: HostMemory
     host_shared_cache: "HostFindings | None"
-    pools: "Pools"  # of all hosts
     closing: bool
     applying: list["Pool"]  # those to which a session's effects are being applied
     freed: dict["Pool | None", None]  # capacity freed meanwhile

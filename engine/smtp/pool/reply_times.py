@@ -9,7 +9,7 @@ by itself.
 from dataclasses import dataclass
 
 from mailprobe.engine.smtp.pairing import EARLY
-from mailprobe.engine.smtp.session.limited import REFUSALS_MAX
+from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
 from mailprobe.engine.smtp.throttle import NEVER
 from mailprobe.engine.smtp.wire import Conversation
 

@@ -144,7 +144,7 @@ def record_failure(
     now, rest = pool.now(), pool.rest
     if rest.fail(cause, now, at_once=at_once, until=until):
         pool.dispatcher.observer.host_backed_off(refused=cause.about_us)
-    facts = pool.dispatcher.host_facts
+    facts = pool.dispatcher.host_shared_cache
     if facts is not None and not rest.backoff.active(now):
         facts.refused_once(pool.names, cause)
     if rest.backoff.active(now):
