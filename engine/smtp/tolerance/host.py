@@ -590,7 +590,7 @@ class Tolerance:
             wait_s = list_wait_s(patience_s)
             grows_s = self._refused_at + wait_s - now
             # Where that time has come, nothing has shown that the host judges: not soon again.
-            waits.append(grows_s if grows_s > 0 else LIST_WAIT_S)
+            waits.append(grows_s if grows_s > 0 else wait_s)
         wait_s = min((each for each in waits if each > 0), default=RETRY_S)
         if self.hour is not None and len(self._times) >= self.hour:
             wait_s = max(wait_s, self._times[0][0] + HOUR_S - now)

@@ -54,6 +54,14 @@ def test_a_list_without_room_never_comes_back_at_once() -> None:
         assert now < 61.0 or wait_s >= 10.0
 
 
+def test_a_list_of_little_patience_comes_back_while_a_proof_is_under_way() -> None:
+    """A minute would be the end of its patience, and what the proof shows would not be told."""
+    tolerance = Tolerance()
+    ask(tolerance, 0.0, refused=OWN_START)
+    turn_away(tolerance, 1_000, 0.0)
+    assert tolerance.next_room_s(Kind.LIST, "mine", 4.0, 26.0) <= 3.0
+
+
 def test_a_limit_of_a_share_does_not_grow() -> None:
     tolerance = Tolerance(RefusalLimits(session=8, tolerance=64, share=0.5), "forcepoint")
     ask(tolerance, 0.0, accepted=2, refused=3)
