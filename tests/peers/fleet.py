@@ -27,7 +27,8 @@ from mailprobe.bench.lab import Lab, start_lab
 from mailprobe.bench.lab.scenarios import REFUSED_SOURCE
 from mailprobe.bench.load.delay_relay import delayed
 from mailprobe.bench.load.private_postgres import free_port, private_postgres
-from mailprobe.bench.load.running_lists import BOUNDS
+from mailprobe.bench.load.running_lists import BOUNDS, answered
+from mailprobe.engine.smtp.tolerance.bans import RESTS_S
 from mailprobe.storage import StoreSize, open_store
 from mailprobe.storage.list_records import ListChunk, ListOrder, LoadedList
 from tests.api.service_process import (
@@ -38,6 +39,7 @@ from tests.api.service_process import (
     make_place,
     running,
 )
+from tests.api.stores import asked
 from tests.peers.programs.microsocks import open_microsocks
 from tests.peers.programs.nginx import open_nginx
 from tests.peers.programs.shipped_proxy import NAME, Proxy
@@ -157,6 +159,24 @@ class Fleet:
                 loaded = LoadedList(["email"], rows, rows)
                 assert await store.change_list(one.id, "running", before=["loading"], loaded=loaded)
                 self.lists.append(one)
+
+    def wait_for_lists(self) -> None:
+        """Wait until all lists have ended, also at hosts that are left alone for a while."""
+        until = time.monotonic() + PATIENCE_S + RESTS_S[0]
+        while answered(self.database).done < len(self.lists):
+            assert time.monotonic() < until, self._left()
+            time.sleep(POLL_S)
+
+    def _left(self) -> object:
+        """The rows that wait for a mail host, what is known of the host, and what is not begun."""
+        return asked(
+            self.database,
+            "SELECT * FROM list_waits LIMIT 20",
+            "SELECT egress, host, learned, refusals FROM host_tolerances"
+            " WHERE host IN (SELECT host FROM list_waits) LIMIT 20",
+            "SELECT list, place, units, due_at, lease_until, holder, passing FROM list_chunks"
+            " WHERE units > 0 AND list IN (SELECT number FROM lists WHERE state = 'running') LIMIT 20",
+        )
 
     def results(self, each: OneList) -> list[dict[str, Any]]:
         response = self.http.get(

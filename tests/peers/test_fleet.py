@@ -117,7 +117,7 @@ def test_lists_of_many_accounts_run_at_the_rate_of_the_places(
         fleet.send_list(key, ROWS)
     fleet.store_lists([keys[number % len(keys)] for number in range(LISTS)], ROWS)
     assert min(places_used(fleet)) >= 0.9
-    wait_until(lambda: answered(fleet.database).done == len(fleet.lists))
+    fleet.wait_for_lists()
 
 
 def test_a_list_alone_uses_nine_of_ten_places_of_all_services(fleet: Fleet) -> None:
@@ -152,7 +152,7 @@ def test_lists_outlive_a_service_that_is_killed(fleet: Fleet, scraped: Scraped) 
     killed = under_way.index(max(under_way))
     fleet.machines[killed].service.kill()
     scraped.scrape(fleet, gone=killed)
-    wait_until(lambda: answered(fleet.database).done == len(fleet.lists))
+    fleet.wait_for_lists()
 
 
 def test_every_address_is_answered_and_billed_once(fleet: Fleet) -> None:
