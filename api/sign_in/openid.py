@@ -24,6 +24,7 @@ from joserfc.errors import JoseError
 
 from mailprobe.api.service import OpenIdAttempt, OpenIdFailed
 from mailprobe.api.settings import Settings
+from mailprobe.engine.address import NotAnAddress, parse
 
 T = TypeVar("T")
 JsonObject = dict[str, object]
@@ -150,11 +151,14 @@ class OpenIdProvider:
         if "email" not in claims and metadata.userinfo_endpoint is not None:
             claims = await self._user(metadata.userinfo_endpoint, tokens, claims)
         email = claims.get("email")
-        if not isinstance(email, str) or not email:
-            raise OpenIdFailed("it names no e-mail address")
-        if claims.get("email_verified") not in (True, "true"):  # some send a text
+        try:
+            parse(email if isinstance(email, str) else "")
+        except NotAnAddress:
+            raise OpenIdFailed("it names no e-mail address") from None
+        verified = claims.get("email_verified")
+        if verified is not True and verified != "true":  # some send a text
             raise OpenIdFailed("it does not say that the e-mail address is verified")
-        return email
+        return str(email)
 
     async def _described(self) -> ProviderMetadata:
         if self._metadata is not None and trio.current_time() - self._metadata[1] < KEPT_S:
@@ -169,7 +173,7 @@ class OpenIdProvider:
         secure = urlsplit(issuer).scheme == "https"
         endpoints = [found.authorization_endpoint, found.token_endpoint, found.jwks_uri]
         for endpoint in (*endpoints, found.userinfo_endpoint or found.jwks_uri):
-            if urlsplit(endpoint).scheme not in (("https",) if secure else ("http", "https")):
+            if _scheme_of(endpoint) not in (("https",) if secure else ("http", "https")):
                 raise OpenIdFailed("one of its addresses is not https")
         self._metadata = found, trio.current_time()
         return found
@@ -202,7 +206,7 @@ class OpenIdProvider:
             try:
                 claims = jwt.decode(token, jwk.import_key(key), algorithms=[header.alg]).claims
                 break
-            except (JoseError, ValueError):
+            except (JoseError, ValueError, KeyError):  # KeyError: a curve that nobody knows
                 continue  # another key may have signed it
         if claims is None:
             raise OpenIdFailed("no key of its has signed the ID token")
@@ -283,6 +287,16 @@ def _header_of(token: str) -> TokenHeader:
         return msgspec.json.decode(octets, type=TokenHeader)
     except (ValueError, msgspec.DecodeError):
         raise OpenIdFailed("its ID token is no token") from None
+
+
+def _scheme_of(url: str) -> str:
+    """The scheme of a URL; empty for what is none, and could not be in a header either."""
+    if not (url.isascii() and url.isprintable()):
+        return ""
+    try:
+        return urlsplit(url).scheme
+    except ValueError:
+        return ""
 
 
 def _fitting(keys: KeySet, header: TokenHeader) -> list[PublicKey]:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.database import Database
+from mailprobe.storage.people.people import folded
 from mailprobe.storage.store_part import StorePart
 from mailprobe.storage.transaction import read, write
 
@@ -49,7 +50,7 @@ class Link:
 
 def request_link(db: Database, new: NewLink) -> str | None:
     """Store a link; return the address to mail it to, or None: nobody has it, or it was asked too often."""
-    address, now = new.email.lower(), db.now()
+    address, now = folded(new.email), db.now()
     values = {"address": address, "client": new.client, "since": micros(now - LINKS_KEPT)}
     of_accounts = (
         "address IN (SELECT address FROM people WHERE account IN"

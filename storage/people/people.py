@@ -5,6 +5,7 @@ its end ends the person's sign-ins. It is made at the first sign-in and revoked 
 """
 
 import secrets
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,6 +30,9 @@ COLUMNS = (
 OF_ACCOUNT = "people JOIN accounts ON accounts.number = people.account"
 
 
+LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+
+
 class TooManyPeople(Exception):
     """The account has PEOPLE_MAX of them."""
 
@@ -47,11 +51,19 @@ class Person:
 
     id: str  # uuid
     account_id: str
-    email: str  # in lower case
+    email: str  # as `folded()` gives it
     role: Role
     invited_at: datetime
     active_at: datetime | None = None  # the first sign-in; None: invited
     seen_at: datetime | None = None
+
+
+def folded(email: str) -> str:
+    """The address with its ASCII letters in lower case.
+
+    Not by `str.lower()`: it makes of the Kelvin sign a k, which is in another mailbox's address.
+    """
+    return email.translate(LOWER)
 
 
 def person_of(row: Row) -> Person:
@@ -74,7 +86,7 @@ def invite_person(
     )
     if count >= PEOPLE_MAX:
         raise TooManyPeople
-    person = Person(str(uuid4()), account_id, email.lower(), role, db.now())
+    person = Person(str(uuid4()), account_id, folded(email), role, db.now())
     try:
         db.change(
             "INSERT INTO people (id, account, address, role, invited_at)"
@@ -105,7 +117,7 @@ def people_with(db: Database, email: str) -> list[Person]:
     rows = db.all(
         f"SELECT {COLUMNS} FROM {OF_ACCOUNT} WHERE people.address = :address"
         " ORDER BY coalesce(people.seen_at, 0) DESC, people.number",
-        {"address": email.lower()},
+        {"address": folded(email)},
     )
     return [person_of(row) for row in rows]
 

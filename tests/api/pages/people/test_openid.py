@@ -203,6 +203,48 @@ async def test_a_provider_that_describes_itself_wrongly_is_not_used(
         assert (got.status, b"The sign-in at login.test did not work." in got.octets) == (403, True)
 
 
+@pytest.mark.parametrize(
+    "address", ["https://[", "https://login.test/\r\nX: y", "https://login.test/\x7f"]
+)
+@pytest.mark.parametrize("name", ["authorization_endpoint", "token_endpoint"])
+async def test_a_provider_whose_addresses_are_none_is_not_used(
+    name: str, address: str, autojump_clock: Any
+) -> None:
+    async with open_openid_shop() as shop:
+        shop.provider.metadata = {name: address}
+        assert (await Visitor(shop.people.shop).get(OPENID)).status == 403
+
+
+@pytest.mark.parametrize(
+    "email", [["ann@shop.test"], "ann@shop.test\0", "\N{KELVIN SIGN}im@shop.test", ""]
+)
+async def test_an_address_that_is_none_or_only_alike_proves_nothing(
+    email: Any, autojump_clock: Any
+) -> None:
+    async with open_openid_shop() as shop:
+        await shop.people.person("owner", "kim@shop.test")
+        shop.provider.claims = {"email": email}
+        await assert_refused(shop, Visitor(shop.people.shop))
+
+
+@pytest.mark.parametrize("verified", [False, None, 1, "false", ["true"]])
+async def test_an_address_that_is_not_verified_proves_nothing(
+    verified: Any, autojump_clock: Any
+) -> None:
+    async with open_openid_shop() as shop:
+        shop.provider.claims = {"email_verified": verified}
+        await assert_refused(shop, Visitor(shop.people.shop))
+
+
+async def test_a_key_on_an_unknown_curve_signs_nothing(autojump_clock: Any) -> None:
+    async with open_openid_shop() as shop:
+        key = {"kty": "EC", "crv": "new", "x": "AA", "y": "AA"}
+        shop.provider.answers = {"/keys": httpx.Response(200, json={"keys": [key]})}
+        head = base64.urlsafe_b64encode(b'{"alg":"ES256"}').decode().rstrip("=")
+        shop.provider.token = f"{head}.e30.AAAA"
+        await assert_refused(shop, Visitor(shop.people.shop))
+
+
 @pytest.mark.parametrize("path", ["/token", "/keys"])
 async def test_a_provider_that_fails_later_signs_nobody_in(path: str, autojump_clock: Any) -> None:
     async with open_openid_shop() as shop:

@@ -63,6 +63,15 @@ async def test_an_address_is_one_person_of_each_account(store: Store, clock: Clo
     assert not await store.remove_person(one, second.id)
 
 
+@pytest.mark.parametrize(
+    "email", ["\N{KELVIN SIGN}im@shop.test", "K\N{LATIN SMALL LETTER DOTLESS I}m@shop.test"]
+)
+async def test_an_address_with_letters_alike_is_nobodys(store: Store, email: str) -> None:
+    await store.invite_person(await new_account(store), "kim@shop.test", "owner")
+    assert await store.people_with(email) == []
+    assert await store.request_link(replace(ASKED, email=email)) is None
+
+
 async def test_the_number_of_people_is_bounded(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
