@@ -16,6 +16,7 @@ from mailprobe.storage import audit
 from mailprobe.storage.audit import Act
 from mailprobe.storage.base.columns import instant, micros
 from mailprobe.storage.database import Database, NotUnique, Row
+from mailprobe.storage.list_jobs import lists
 from mailprobe.storage.records import SERVICE, Actor
 from mailprobe.storage.store_part import StorePart
 from mailprobe.storage.transaction import read, write
@@ -145,7 +146,10 @@ def change_role(
 
 
 def remove_person(db: Database, account_id: str, person_id: str, *, by: Actor = SERVICE) -> bool:
-    """Remove a person, whose sign-ins end; False if there is no such person. Raises LastOwner."""
+    """Remove a person; False if there is no such person. Raises LastOwner.
+
+    The person's sign-ins end, and lists that run by the person's key are paused.
+    """
     account, found = _found(db, account_id, person_id)
     if found is None:
         return False
@@ -153,7 +157,10 @@ def remove_person(db: Database, account_id: str, person_id: str, *, by: Actor = 
     which = {"id": person_id, "now": micros(db.now())}
     key = "(SELECT key FROM people WHERE id = :id)"
     db.change(f"DELETE FROM sign_ins WHERE key = {key}", which)
+    keys = db.all(f"SELECT id FROM keys WHERE number = {key}", which)
     db.change(f"UPDATE keys SET revoked_at = :now WHERE number = {key}", which)
+    for (key_id,) in keys:
+        lists.pause_of_key(db, key_id)
     db.change("DELETE FROM sign_in_links WHERE person = :id", which)
     db.change("DELETE FROM people WHERE id = :id", which)
     audit.add(db, account, by, Act("person_removed", person_id, found.email))

@@ -7,12 +7,14 @@ import pytest
 import trio
 
 from mailprobe.storage.audit import EntryFilter
+from mailprobe.storage.list_records import KEY_REVOKED
 from mailprobe.storage.people import links, people, sign_ins
 from mailprobe.storage.people.links import INVITATIONS_KEPT, LINKS_KEPT, Link, NewLink
 from mailprobe.storage.people.people import LastOwner, Person, PersonExists, TooManyPeople
 from mailprobe.storage.people.sign_ins import NewSignIn
 from mailprobe.storage.records import COMMAND_LINE, Actor
 from mailprobe.storage.store import Store
+from tests.storage.contract.list_calls import running
 from tests.storage.fixed_clock import RETENTION, Clock, make_caller
 
 BY = Actor("session", person="ann@shop.test", address="192.0.2.7")
@@ -156,6 +158,21 @@ async def test_a_sign_in_ends_with_its_person_its_key_or_its_account(
     assert await store.find_sign_in("u", id, of_bob) is None
     assert await store.people_with("bob@shop.test") == []
     assert await store.link("hash", "browser") is None
+
+
+async def test_a_list_of_a_removed_person_pauses_as_one_of_a_revoked_key(
+    store: Store, clock: Clock
+) -> None:
+    id = await new_account(store)
+    ann = await store.invite_person(id, "ann@shop.test", "member")
+    new = NewSignIn("s", clock() + timedelta(hours=12), "Firefox")
+    caller = await store.begin_sign_in_of(new, ann.id, BY)
+    assert caller is not None
+    await running(store, caller, 1)
+    await store.remove_person(id, ann.id)
+    paused = await store.stored_list("list-1")
+    assert paused is not None
+    assert (paused.state, paused.cause) == ("paused", KEY_REVOKED)
 
 
 async def test_the_key_of_a_person_is_not_among_the_accounts_keys(
