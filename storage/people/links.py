@@ -36,6 +36,7 @@ class NewLink:
     browser: str  # SHA-256 of its cookie
     client: str  # the network that it asks from
     page: str  # where to go afterwards
+    known_account: str | None = None  # that this browser has signed in to before
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +52,30 @@ class Link:
 def request_link(db: Database, new: NewLink) -> str | None:
     """Store a link; return the address to mail it to, or None: nobody has it, or it was asked too often."""
     address, now = folded(new.email), db.now()
-    values = {"address": address, "client": new.client, "since": micros(now - LINKS_KEPT)}
+    is_known = bool(
+        db.all(
+            "SELECT 1 FROM people JOIN accounts ON accounts.number = people.account"
+            " WHERE people.address = :address AND accounts.id = :account",
+            {"address": address, "account": new.known_account},
+        )
+    )
+    client = f"account {new.known_account}" if is_known else new.client
+    values = {"address": address, "client": client, "since": micros(now - LINKS_KEPT)}
     of_accounts = (
         "address IN (SELECT address FROM people WHERE account IN"
         " (SELECT account FROM people WHERE address = :address))"
     )
-    limits = (
+    # A browser that has signed in before is counted apart: strangers cannot shut it out.
+    of_browsers = (
+        ("address = :address AND client = :client", ADDRESS_LINKS_MAX),
+        ("client = :client", ACCOUNT_LINKS_MAX),
+    )
+    of_strangers = (
         ("address = :address", ADDRESS_LINKS_MAX),
         ("client = :client", CLIENT_LINKS_MAX),
         (of_accounts, ACCOUNT_LINKS_MAX),
     )
-    for which, most in limits:
+    for which, most in of_browsers if is_known else of_strangers:
         ((count,),) = db.all(
             f"SELECT count(*) FROM sign_in_links WHERE browser IS NOT NULL AND made_at > :since"
             f" AND {which}",
@@ -73,7 +87,7 @@ def request_link(db: Database, new: NewLink) -> str | None:
         db,
         {
             "sha256": new.sha256, "address": address, "person": None, "browser": new.browser,
-            "client": new.client, "page": new.page, "now": micros(now),
+            "client": client, "page": new.page, "now": micros(now),
             "until": micros(now + LINKS_KEPT),
         },
     )  # fmt: skip

@@ -191,8 +191,8 @@ def _register_links(pages: Blueprint, frame: Frame) -> None:
         except NotAnAddress:
             return await _sign_in_page(frame, 400, next=page, error=NO_ADDRESS, email=email)
         browser, token = request.cookies.get(asked_cookie) or new_token(), new_token()
-        client = network_of(frame.visitor())
-        link = NewLink(token_hash(token), email, token_hash(browser), client, page)
+        client, known = network_of(frame.visitor()), known_account(frame)
+        link = NewLink(token_hash(token), email, token_hash(browser), client, page, known)
         to = await store.request_link(link)
         if to is not None:
             mails.send_link(to, token, frame.service.now() + LINKS_KEPT)

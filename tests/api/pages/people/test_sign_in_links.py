@@ -110,6 +110,24 @@ async def test_unknown_and_known_addresses_are_answered_alike(autojump_clock: An
         assert len(people.box.taken) == 1 + ADDRESS_LINKS_MAX
 
 
+async def test_a_browser_that_was_signed_in_gets_a_link_while_strangers_ask(
+    autojump_clock: Any,
+) -> None:
+    async with open_people_shop() as people:
+        await people.active("owner", "ann@shop.test")
+        ann = await people.signed_in("ann@shop.test")
+        await ann.post("sign-out")
+        for number in range(ADDRESS_LINKS_MAX):
+            asking = Visitor(people.shop, client=f"198.51.100.{number}")
+            await asking.request_link("ann@shop.test")
+        await trio.sleep(60)
+        taken = len(people.box.taken)
+        await Visitor(people.shop).request_link("ann@shop.test")
+        await ann.request_link("ann@shop.test")
+        await trio.sleep(60)
+        assert len(people.box.taken) == taken + 1
+
+
 async def test_an_answer_does_not_wait_for_the_relay(autojump_clock: Any) -> None:
     async with open_people_shop() as people:
         people.box.takes_s = math.inf
