@@ -13,10 +13,11 @@ from textwrap import fill
 
 import msgspec
 
+from mailprobe.api.alerts.smtp_relay import recipient_of
 from mailprobe.api.alerts.thresholds import Alert, Measure, Unwritable, message_name
 from mailprobe.api.quota.plans import MICROS_PER_EUR
 from mailprobe.api.quota.pricing import cents_up
-from mailprobe.engine.address import Address, NotAnAddress, parse
+from mailprobe.engine.address import Address, NotAnAddress
 from mailprobe.storage.records import Account
 
 COLUMNS = 72  # per line: quoted twice, a line still fits in 78 (RFC 5322 2.1.1)
@@ -145,7 +146,7 @@ def compose(alert: Alert, account: Account, *, dashboard_url: str, sender: str) 
 
 def _recipient(account: Account) -> Address:
     try:
-        return parse(account.email)
+        return recipient_of(account.email)
     except NotAnAddress as error:
         raise Unwritable(f"the account's address cannot be written to: {error}") from None
 

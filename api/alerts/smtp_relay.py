@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 import trio
 
 from mailprobe.api.observability.logs import shortened
+from mailprobe.engine.address import Address, NotAnAddress, parse
 
 DELIVERY_S = 30.0  # from the connect to the mail's last octet
 ANSWER_S = 120.0  # then for the reply: giving up while the relay stores the mail would cause a copy
@@ -46,6 +47,17 @@ class Mailer(Protocol):
     async def send(self, message: EmailMessage) -> SendResult:
         """Send it; a relay's failure is a SendResult. Takes less than the sender's LEASE_S."""
         ...
+
+
+def recipient_of(text: str) -> Address:
+    """The address that a mail goes to. Raises NotAnAddress.
+
+    In a header, an encoded word (RFC 2047) is another mailbox, or none.
+    """
+    found = parse(text)
+    if "=?" in found.local:
+        raise NotAnAddress("it has an encoded word")
+    return found
 
 
 def printable(text: str) -> str:

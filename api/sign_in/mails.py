@@ -17,11 +17,11 @@ from email.utils import make_msgid
 import trio
 
 from mailprobe.api.alerts.sender import relay_of, sender_of
-from mailprobe.api.alerts.smtp_relay import Mailer, RelayMailer, printable
+from mailprobe.api.alerts.smtp_relay import Mailer, RelayMailer, printable, recipient_of
 from mailprobe.api.error_table import Links
 from mailprobe.api.observability.logs import shortened
 from mailprobe.api.setting_values import host_name
-from mailprobe.engine.address import NotAnAddress, parse
+from mailprobe.engine.address import NotAnAddress
 from mailprobe.engine.background import supervised
 
 log = logging.getLogger("mailprobe.sign_in")
@@ -135,7 +135,7 @@ class SignInMails:
         return SignInMail(mail.to, mail.subject, mail.text, mail.until, mail.tries + 1)
 
     def _composed(self, mail: SignInMail) -> EmailMessage:
-        recipient = parse(mail.to)
+        recipient = recipient_of(mail.to)
         message = EmailMessage(policy.SMTPUTF8 if recipient.needs_smtputf8 else policy.SMTP)
         message["From"] = f"mailprobe <{self._sender}>"
         message["To"] = recipient.mailbox

@@ -137,8 +137,14 @@ async def test_a_final_no_is_given_up_at_once(autojump_clock, setup, caplog):
     assert "ann@" not in caplog.text
 
 
-async def test_an_account_that_cannot_be_written_to_stops_nobody(autojump_clock, setup, caplog):
-    mute = await setup.account(email="no address\r\nBcc: eve@example.org")
+@pytest.mark.parametrize(
+    "email",
+    ["no address\r\nBcc: eve@example.org", "=?utf-8?q?=0D=0ABcc?=@x.test", "=?x?q??=@x.test"],
+)
+async def test_an_account_that_cannot_be_written_to_stops_nobody(
+    email, autojump_clock, setup, caplog
+):
+    mute = await setup.account(email=email)
     account = await setup.account()
     async with setup.open() as alerts:
         await setup.use_before(alerts, mute, 15)

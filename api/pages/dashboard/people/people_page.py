@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from quart import Blueprint, Response, g
 from werkzeug.exceptions import NotFound
 
+from mailprobe.api.alerts.smtp_relay import recipient_of
 from mailprobe.api.pages.dashboard.frame import (
     HOME,
     NOTHING_TYPED,
@@ -16,7 +17,7 @@ from mailprobe.api.pages.dashboard.frame import (
 from mailprobe.api.pages.dashboard.people.sign_in_pages import NO_ADDRESS, new_token, token_hash
 from mailprobe.api.pages.dashboard.roles import MEANINGS, ROLES, may
 from mailprobe.api.pages.dashboard.sign_ins import SignIn
-from mailprobe.engine.address import NotAnAddress, parse
+from mailprobe.engine.address import NotAnAddress
 from mailprobe.storage.people.links import INVITATIONS_KEPT
 from mailprobe.storage.people.people import (
     PEOPLE_MAX,
@@ -55,7 +56,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
         if not _may_invite(frame):
             return await too_many()
         try:
-            parse(email)
+            recipient_of(email)
             by = frame.actor(caller())
             person = await store.invite_person(caller().account.id, email, role, by=by)
         except (NotAnAddress, PersonExists, TooManyPeople) as error:

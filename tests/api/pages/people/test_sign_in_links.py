@@ -295,3 +295,18 @@ async def test_a_mail_is_tried_again_while_its_link_is_good(autojump_clock: Any)
         tries = len(people.box.tries)
         await trio.sleep(1000)
         assert len(people.box.tries) == tries
+
+
+async def test_an_address_that_cannot_be_written_to_stops_no_mail_of_others(
+    autojump_clock: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    mute = "=?utf-8?q?=0D=0ABcc?=@shop.test"
+    async with open_people_shop() as people:
+        for email in ("ann@shop.test", mute):
+            await people.person("member", email)
+        people.box.results = [SendResult("451 greylisted")]
+        for email in ("ann@shop.test", mute):
+            await Visitor(people.shop).request_link(email)
+        await trio.sleep(60)
+        assert len(people.box.taken) == 1
+    assert "sign-in mail given up" in caplog.text
