@@ -35,6 +35,7 @@ from mailprobe.api.pages.dashboard.roles import LEAST, may
 from mailprobe.api.pages.dashboard.sign_ins import (
     BROWSER_COOKIE,
     BROWSER_S,
+    INVITATIONS_S,
     SIGN_IN_S,
     SignIn,
     SignInLimit,
@@ -120,6 +121,7 @@ class Frame:
     sign_ins: SignIns
     operators: Operators
     sign_in_limit: SignInLimit = field(default_factory=SignInLimit)
+    invitation_limit: SignInLimit = field(default_factory=partial(SignInLimit, INVITATIONS_S))
 
     @property
     def is_https(self) -> bool:

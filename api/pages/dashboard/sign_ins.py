@@ -42,6 +42,7 @@ WELCOME_S = 24 * 3600
 CHOICE_S = 600
 ATTEMPT_S = 600  # at an OpenID provider
 TRIES_EACH = 5  # sign-ins of one client in TRIES_S
+INVITATIONS_S = 24 * 3600.0  # in it, TRIES_EACH invitations to one address
 TRIES_ALL = 60
 TRIES_S = 60.0
 CLIENTS_MAX = 10_000  # remembered
@@ -248,7 +249,8 @@ class SignInLimit:
     (https://owasp.org/www-community/Slow_Down_Online_Guessing_Attacks_with_Device_Cookies).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, within_s: float = TRIES_S) -> None:
+        self._within_s = within_s
         self._strangers: deque[float] = deque()
         self._each: OrderedDict[str, deque[float]] = OrderedDict()
 
@@ -264,7 +266,7 @@ class SignInLimit:
         if not known_account:
             counted.append((self._strangers, TRIES_ALL))
         for times, _ in counted:
-            while times and times[0] <= now - TRIES_S:
+            while times and times[0] <= now - self._within_s:
                 times.popleft()
         if any(len(times) >= most for times, most in counted):
             return False

@@ -61,16 +61,14 @@ def register(pages: Blueprint, frame: Frame) -> None:
             person = await store.invite_person(caller().account.id, email, role, by=by)
         except (NotAnAddress, PersonExists, TooManyPeople) as error:
             return await _shown(frame, 400, form, error=ERRORS[type(error)])
-        await _mail_invitation(frame, person)
-        return away(PEOPLE)
+        return await _mail_invitation(frame, person) or away(PEOPLE)
 
     @pages.post(f"{PEOPLE}/<id>/invite")
     @frame.signed_in
     async def invite_again(id: str) -> Response:
         if not _may_invite(frame):
             return await too_many()
-        await _mail_invitation(frame, await _person(frame, id))
-        return away(PEOPLE)
+        return await _mail_invitation(frame, await _person(frame, id)) or away(PEOPLE)
 
     @pages.post(f"{PEOPLE}/<id>/role")
     @frame.signed_in
@@ -133,15 +131,23 @@ async def _person(frame: Frame, id: str) -> Person:
     return found
 
 
-async def _mail_invitation(frame: Frame, person: Person) -> None:
+async def _mail_invitation(frame: Frame, person: Person) -> Response | None:
+    """Mail it; the page that refuses it, or None."""
     mails = frame.service.sign_in_mails
     if mails is None:
-        return
+        return None
+    if not frame.invitation_limit.try_enter("", person.email):
+        return await frame.error(
+            429,
+            f"No mail was sent: {person.email} was invited too often today.",
+            "The person can ask for a link on the page of the sign-in.",
+        )
     token = new_token()
     if await frame.service.store.add_invitation(token_hash(token), person.id):
         sign_in: SignIn = g.sign_in
         until = frame.service.now() + INVITATIONS_KEPT
         mails.send_invitation(person.email, token, until, person.role, sign_in.email)
+    return None
 
 
 async def _shown(

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import trio
 
 from mailprobe.api.pages.dashboard.people.people_page import browser_of
 from mailprobe.storage.audit import EntryFilter
@@ -117,6 +118,25 @@ async def test_invitations_are_throttled(autojump_clock: Any) -> None:
         assert answers == [303] * 5 + [429]
         for path in ("people/nobody/invite", "people"):
             assert (await ann.post(path, {"email": "eve@shop.test"})).status == 429
+
+
+async def test_an_address_gets_five_invitations_a_day(autojump_clock: Any) -> None:
+    """Also one who is removed and invited in turn."""
+    async with open_people_shop() as people:
+        await people.active("owner", "ann@shop.test")
+        ann = await people.signed_in("ann@shop.test")
+        sent = []
+        for _ in range(6):
+            got = await ann.post("people", {"email": "Bob@shop.test", "role": "viewer"})
+            sent.append(got.status)
+            [_, bob] = await people.shop.store.people(people.shop.account.id)
+            assert (await ann.post(f"people/{bob.id}/remove")).status == 303
+            await trio.sleep(60)
+        assert sent == [303] * 5 + [429]
+        assert len([mail for mail in people.box.taken if mail["To"] == "bob@shop.test"]) == 5
+        assert (await ann.post("people", {"email": "eve@shop.test"})).status == 303
+        await trio.sleep(24 * 3600)
+        assert (await ann.post("people", {"email": "bob@shop.test"})).status == 303
 
 
 async def test_people_of_another_account_are_nobody(autojump_clock: Any) -> None:
