@@ -36,7 +36,7 @@ class NewLink:
     browser: str  # SHA-256 of its cookie
     client: str  # the network that it asks from
     page: str  # where to go afterwards
-    known_account: str | None = None  # that this browser has signed in to before
+    known_key: str | None = None  # the id of that by which this browser signed in before
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +54,25 @@ def request_link(db: Database, new: NewLink) -> str | None:
     address, now = folded(new.email), db.now()
     is_known = bool(
         db.all(
-            "SELECT 1 FROM people JOIN accounts ON accounts.number = people.account"
-            " WHERE people.address = :address AND accounts.id = :account",
-            {"address": address, "account": new.known_account},
+            "SELECT 1 FROM people JOIN keys ON keys.number = people.key"
+            " WHERE people.address = :address AND keys.id = :key",
+            {"address": address, "key": new.known_key},
         )
     )
-    client = f"account {new.known_account}" if is_known else new.client
+    client = f"key {new.known_key}" if is_known else new.client
     values = {"address": address, "client": client, "since": micros(now - LINKS_KEPT)}
     of_accounts = (
         "address IN (SELECT address FROM people WHERE account IN"
         " (SELECT account FROM people WHERE address = :address))"
     )
-    # A browser that has signed in before is counted apart: strangers cannot shut it out.
-    of_browsers = (
-        ("address = :address AND client = :client", ADDRESS_LINKS_MAX),
-        ("client = :client", ACCOUNT_LINKS_MAX),
-    )
-    of_strangers = (
+    # A browser in which this person has signed in before is counted apart: nobody can shut it out.
+    of_person = (("client = :client", ADDRESS_LINKS_MAX),)
+    of_others = (
         ("address = :address", ADDRESS_LINKS_MAX),
         ("client = :client", CLIENT_LINKS_MAX),
         (of_accounts, ACCOUNT_LINKS_MAX),
     )
-    for which, most in of_browsers if is_known else of_strangers:
+    for which, most in of_person if is_known else of_others:
         ((count,),) = db.all(
             f"SELECT count(*) FROM sign_in_links WHERE browser IS NOT NULL AND made_at > :since"
             f" AND {which}",

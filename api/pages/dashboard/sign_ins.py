@@ -71,6 +71,13 @@ class SignIn:
         return hmac.compare_digest(token, self.csrf.encode())
 
 
+class KnownBrowser(msgspec.Struct, frozen=True):
+    """By what a browser has signed in before; a stranger's by nothing."""
+
+    account: str | None = None  # ids
+    key: str | None = None  # a person's own, or a provisioning key
+
+
 def cookie_name(base_url: str, name: str = COOKIE) -> str:
     """The name of a cookie of a service at this URL; by default, the sign-in's."""
     return f"__Host-{name}" if base_url.startswith("https://") else name
@@ -98,7 +105,7 @@ class SignIns:
 
     @cached_property
     def _browsers(self) -> URLSafeTimedSerializer:
-        return URLSafeTimedSerializer(self._secret, "browser", signer_kwargs=SIGNER)
+        return URLSafeTimedSerializer(self._secret, "known browser", signer_kwargs=SIGNER)
 
     @cached_property
     def _attempts(self) -> URLSafeTimedSerializer:
@@ -132,15 +139,18 @@ class SignIns:
         return str(cookies.dumps({"a": caller.account.id, "k": caller.key.id, "n": id}))
 
     def browser_cookie_of(self, caller: Caller) -> str:
-        """What a browser keeps beyond its sign-in: an account that it has signed in to."""
-        return str(self._browsers.dumps(caller.account.id))
+        """What a browser keeps beyond its sign-in: by which key of which account it was."""
+        known = KnownBrowser(caller.account.id, caller.key.id)
+        return str(self._browsers.dumps(msgspec.to_builtins(known)))
 
-    def account_of_browser(self, cookie: str | None) -> str | None:
-        """The id of an account that this browser has signed in to before."""
+    def known_browser(self, cookie: str | None) -> KnownBrowser:
+        """The last sign-in of this browser."""
         try:
-            return str(self._browsers.loads(cookie or "", max_age=BROWSER_S))
-        except BadSignature:
-            return None
+            return msgspec.convert(
+                self._browsers.loads(cookie or "", max_age=BROWSER_S), KnownBrowser
+            )
+        except (BadSignature, msgspec.ValidationError):
+            return KnownBrowser()
 
     def csrf_of(self, cookie: str) -> str:
         """The token of the forms of this sign-in."""
@@ -242,10 +252,10 @@ SIGNER = {"digest_method": sha256, "key_derivation": "hmac"}
 
 
 class SignInLimit:
-    """Counts attempts to sign in: those of strangers by address and all together, others by account.
+    """Counts attempts to sign in: those of strangers by address and all together, others by key.
 
     A browser that has signed in before is counted apart, so that strangers, who may share the
-    address of a proxy with it, cannot shut it out
+    address of a proxy with it, cannot shut it out, nor can somebody who was removed
     (https://owasp.org/www-community/Slow_Down_Online_Guessing_Attacks_with_Device_Cookies).
     """
 
@@ -254,16 +264,16 @@ class SignInLimit:
         self._strangers: deque[float] = deque()
         self._each: OrderedDict[str, deque[float]] = OrderedDict()
 
-    def try_enter(self, address: str, known_account: str | None = None) -> bool:
-        """Count an attempt; False if there were too many."""
-        client = f"account {known_account}" if known_account else network_of(address)
+    def try_enter(self, address: str, known: str | None = None) -> bool:
+        """Count an attempt; False if there were too many. `known` is in place of the address."""
+        client = f"known {known}" if known else network_of(address)
         each = self._each.setdefault(client, deque())
         self._each.move_to_end(client)
         if len(self._each) > CLIENTS_MAX:
             self._each.popitem(last=False)
         now = trio.current_time()
         counted = [(each, TRIES_EACH)]
-        if not known_account:
+        if not known:
             counted.append((self._strangers, TRIES_ALL))
         for times, _ in counted:
             while times and times[0] <= now - self._within_s:

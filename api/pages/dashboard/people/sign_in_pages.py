@@ -30,7 +30,7 @@ from mailprobe.api.pages.dashboard.frame import (
 )
 from mailprobe.api.pages.dashboard.operators import ACCOUNTS
 from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie
-from mailprobe.api.pages.dashboard.sign_ins import ATTEMPT_S, BROWSER_COOKIE, SignIn
+from mailprobe.api.pages.dashboard.sign_ins import ATTEMPT_S, BROWSER_COOKIE, KnownBrowser, SignIn
 from mailprobe.api.pages.dashboard.start_page import START
 from mailprobe.api.refusals import Refusal
 from mailprobe.api.service import OpenIdFailed, OpenIdService
@@ -86,16 +86,16 @@ async def refused_attempt(frame: Frame) -> Response | None:
     admission_of(request.scope).admitted()
     if request.method == "POST" and not frame.is_same_site():
         return await frame.error(403, "This form comes from another site.", "Sign in here.")
-    if not frame.sign_in_limit.try_enter(frame.visitor(), known_account(frame)):
+    if not frame.sign_in_limit.try_enter(frame.visitor(), known_browser(frame).key):
         return await frame.error(
             429, "There were too many attempts to sign in.", "Wait a minute, then try again."
         )
     return None
 
 
-def known_account(frame: Frame) -> str | None:
-    """The account that this browser has signed in to before."""
-    return frame.sign_ins.account_of_browser(request.cookies.get(BROWSER_COOKIE))
+def known_browser(frame: Frame) -> KnownBrowser:
+    """The last sign-in of this browser."""
+    return frame.sign_ins.known_browser(request.cookies.get(BROWSER_COOKIE))
 
 
 async def entered(frame: Frame, people: Sequence[Person], page: str) -> Response:
@@ -151,7 +151,8 @@ def _register_key(pages: Blueprint, frame: Frame) -> None:
             known = await frame.sign_ins.caller_of_key(form.get("key", ""))
         except Refusal:
             tried = key_hash(form.get("key", "").strip())
-            await store.record_failed_sign_in(tried, known_account(frame), frame.actor())
+            account_id = known_browser(frame).account
+            await store.record_failed_sign_in(tried, account_id, frame.actor())
             return await _sign_in_page(frame, 401, next=page_after(form), error=NO_KEY)
         if frame.service.sign_in_mails and await store.has_active_owner(known.account.id):
             return await _sign_in_page(frame, 403, next=page_after(form), error=ONLY_PEOPLE)
@@ -191,7 +192,7 @@ def _register_links(pages: Blueprint, frame: Frame) -> None:
         except NotAnAddress:
             return await _sign_in_page(frame, 400, next=page, error=NO_ADDRESS, email=email)
         browser, token = request.cookies.get(asked_cookie) or new_token(), new_token()
-        client, known = network_of(frame.visitor()), known_account(frame)
+        client, known = network_of(frame.visitor()), known_browser(frame).key
         link = NewLink(token_hash(token), email, token_hash(browser), client, page, known)
         to = await store.request_link(link)
         if to is not None:

@@ -76,6 +76,21 @@ async def test_a_removed_person_is_signed_out_at_once(autojump_clock: Any) -> No
         assert len(people.box.taken) == 2  # those of the two sign-ins
 
 
+async def test_a_removed_person_shuts_nobody_out(autojump_clock: Any) -> None:
+    """The person's browser is still known; its attempts are not those of the others."""
+    async with open_people_shop() as people:
+        await people.active("owner", "ann@shop.test")
+        eve_id = (await people.active("member", "eve@shop.test")).id
+        ann, eve = [await people.signed_in(f"{name}@shop.test") for name in ("ann", "eve")]
+        assert (await ann.post(f"people/{eve_id}/remove")).status == 303
+        answers = [(await eve.request_link("ann@shop.test")).status for _ in range(6)]
+        assert answers == [200] * 5 + [429]
+        taken = len(people.box.taken)
+        assert (await ann.request_link("ann@shop.test")).status == 200
+        await trio.sleep(60)
+        assert len(people.box.taken) > taken
+
+
 async def test_the_last_owner_stays(autojump_clock: Any) -> None:
     async with open_people_shop() as people:
         owner = await people.active("owner", "ann@shop.test")

@@ -296,18 +296,23 @@ async def test_links_of_an_address_an_account_and_a_client_are_bounded(
     assert await store.request_link(replace(ASKED, sha256="third")) == "ann@shop.test"
 
 
-async def test_strangers_do_not_use_up_the_links_of_a_browser_that_is_known(store: Store) -> None:
-    one, other = await new_account(store), await new_account(store)
-    await store.invite_person(one, "ann@shop.test", "owner")
+async def test_others_do_not_use_up_the_links_of_a_browser_that_is_known(
+    store: Store, clock: Clock
+) -> None:
+    id = await new_account(store)
+    ann, bob = [
+        await store.invite_person(id, f"{name}@shop.test", "owner") for name in ("ann", "bob")
+    ]
+    of_ann, of_bob = await enter(store, clock, ann, "a"), await enter(store, clock, bob, "b")
     sent: dict[str | None, list[str | None]] = {}
-    for account in (None, other, one):  # a browser of another account is a stranger's, too
-        sent[account] = [
-            await store.request_link(
-                replace(ASKED, sha256=f"{account} {number}", known_account=account)
-            )
+    for key in (None, of_bob, of_ann):
+        sent[key] = [
+            await store.request_link(replace(ASKED, sha256=f"{key} {number}", known_key=key))
             for number in range(4)
         ]
-    assert sent == {None: [*["ann@shop.test"] * 3, None], other: [None] * 4, one: sent[None]}
+    assert sent == {
+        None: [*["ann@shop.test"] * 3, None], of_bob: [None] * 4, of_ann: sent[None],
+    }  # fmt: skip
 
 
 async def test_an_invitation_is_good_once_in_any_browser(store: Store, clock: Clock) -> None:
