@@ -220,8 +220,10 @@ def _register_links(pages: Blueprint, frame: Frame) -> None:
     async def use() -> Response:
         if (refused := await refused_attempt(frame)) is not None:
             return refused
+        form = await form_fields()
         found = await store.use_link(*_proof())
-        if found is None:
+        # Another page may have put another link into the cookie since the button was shown.
+        if found is None or form.get("email") != found.email:
             return await no_link()
         people = await store.people_with(found.email)
         if found.person_id is not None:

@@ -70,6 +70,20 @@ async def test_a_link_is_refused_in_another_browser(autojump_clock: Any) -> None
         assert (await ann.press()).status == 303  # it was not used up by the attempts
 
 
+async def test_a_button_signs_in_nobody_but_whom_its_page_shows(autojump_clock: Any) -> None:
+    """A page of somebody else's can open a link, such as an invitation, and so change the cookie."""
+    async with open_people_shop() as people:
+        await people.active("owner", "eve@shop.test")
+        eve = await people.signed_in("eve@shop.test")
+        await people.person("member", "ann@shop.test")
+        ann = Visitor(people.shop)
+        await ann.request_link("ann@shop.test")
+        await ann.open_link(await people.link())
+        await eve.post("people", {"email": "bob@shop.test", "role": "viewer"})
+        await ann.get(await people.link())  # without its page
+        assert ((await ann.press()).status, ann.is_signed_in) == (403, False)
+
+
 async def test_a_link_ends_after_fifteen_minutes(autojump_clock: Any) -> None:
     async with open_people_shop() as people:
         await people.person("member", "ann@shop.test")

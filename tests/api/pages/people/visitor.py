@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from email.message import EmailMessage
+from html import unescape
 from typing import Any
 from urllib.parse import urlencode
 
@@ -31,12 +32,15 @@ class Visitor:
     shop: RunningService
     client: str = "192.0.2.7"
     csrf: str = ""
+    email: str = ""  # that the page of a link's button shows
     cookies: dict[str, str] = field(default_factory=dict)
 
     async def get(self, path: str, **headers: str) -> HttpAnswer:
         got = await self._ask("GET", path, b"", headers)
         found = re.search(rb'name="csrf" content="([0-9a-f]+)"', got.octets)
         self.csrf = found[1].decode() if found else self.csrf
+        shown = re.search(rb'name="email" value="([^"]+)"', got.octets)
+        self.email = unescape(shown[1].decode()) if shown else self.email
         return got
 
     async def post(
@@ -75,7 +79,7 @@ class Visitor:
 
     async def press(self) -> HttpAnswer:
         """The button of the link's page."""
-        return await self.post("sign-in/link")
+        return await self.post("sign-in/link", {"email": self.email})
 
 
 class Box(Mailbox):
