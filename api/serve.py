@@ -11,7 +11,7 @@ import random
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +20,7 @@ from pathlib import Path
 import trio
 from trio.lowlevel import checkpoint
 
+from mailprobe.api.admission.connections import LiveConnections
 from mailprobe.api.alerts.sender import Alerts, open_alerts
 from mailprobe.api.billing.billing import open_payments
 from mailprobe.api.downloads.disposable_hosts import download_hosts, keep_fresh
@@ -84,7 +85,6 @@ from mailprobe.release import commit, version
 from mailprobe.storage import StoreSize, is_postgres, newest_schema, open_store, shown, utc_now
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.list_records import PATIENCE_S
-from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.serve")
@@ -404,13 +404,17 @@ def shared_cache_of(
     return StoredSharedCache(store, metrics.facts_shared, metrics.facts_absorbed)
 
 
-def create_app(service: Service) -> ApiApp:
-    """The operations and the pages as one ASGI application. It opens and closes nothing."""
+def create_app(service: Service, connections: LiveConnections | None = None) -> ApiApp:
+    """The operations and the pages as one ASGI application. It opens and closes nothing.
+
+    `connections` are the process's; None: its own, that never drain.
+    """
     app = create_api(service)
     frame = Frame(
         service, SignIns(service.store, service.now), Operators(service.store, service.operators)
     )
-    app.register_blueprint(dashboard_blueprint(frame))
+    connections = connections or LiveConnections(trio.Event())
+    app.register_blueprint(dashboard_blueprint(frame, connections))
     documentation = Documentation(
         lambda: description(service.links),
         lambda: service.about_probes or about_probes(service.quota.engine.settings),
@@ -419,16 +423,6 @@ def create_app(service: Service) -> ApiApp:
     )
     app.register_blueprint(pages_blueprint(documentation))
     return app
-
-
-def create_live_server(service: Service, drain: trio.Event) -> LiveServer:
-    """Create what serves live sockets until `drain`, to keys and to the dashboard's sign-ins."""
-    sign_ins = SignIns(service.store, service.now)
-
-    async def signed_in_caller(headers: Mapping[str, str]) -> Caller | None:
-        return await sign_ins.caller_of_headers(headers, service.links.base_url)
-
-    return LiveServer(service, drain, signed_in_caller)
 
 
 def error_body_of(service: Service) -> ErrorBody:
@@ -488,7 +482,8 @@ async def serve_service(
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Serve the API, and apply retention to its store."""
-    app, listeners = create_app(service), listeners_on(sockets)
+    connections = LiveConnections(drain)
+    app, listeners = create_app(service, connections), listeners_on(sockets)
     async with applying_retention(service):
         await serve_app(
             app,
@@ -499,7 +494,7 @@ async def serve_service(
             intake=service.intake,
             vital=(HEALTH.encode(),),
             limits=Limits(uploads=dict.fromkeys(UPLOADS, service.list_limits.octets_max)),
-            upgrades={LIVE.encode(): create_live_server(service, drain).serve},
+            upgrades={LIVE.encode(): LiveServer(service, connections).serve},
             task_status=task_status,
         )
 

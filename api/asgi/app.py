@@ -16,6 +16,7 @@ import click
 import msgspec
 import trio
 
+from mailprobe.api.admission.connections import LiveConnections
 from mailprobe.api.asgi.listening import read_settings
 from mailprobe.api.asgi.live_socket import AsgiSocket, serve_live
 from mailprobe.api.asgi.requests import serve_request
@@ -33,7 +34,6 @@ from mailprobe.api.refusals import NoSuchRoute
 from mailprobe.api.serve import (
     applying_retention,
     create_app,
-    create_live_server,
     deployment_of,
     error_body_of,
     open_composed,
@@ -143,8 +143,9 @@ class ServiceApp:
 
 
 def _composed(service: Service, drain: trio.Event) -> Composed:
-    live = create_live_server(service, drain)
-    return Composed(create_app(service), live, error_body_of(service), service.links)
+    connections = LiveConnections(drain)
+    live = LiveServer(service, connections)
+    return Composed(create_app(service, connections), live, error_body_of(service), service.links)
 
 
 def line_of(error: BaseException) -> str | None:

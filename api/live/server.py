@@ -4,8 +4,7 @@ A request that may not have one gets its error as any other, and the connection 
 """
 
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from urllib.parse import parse_qs, urlsplit
@@ -14,6 +13,7 @@ import msgspec
 import trio
 from trio_websocket import ConnectionClosed, wrap_server_stream
 
+from mailprobe.api.admission.connections import LiveConnections
 from mailprobe.api.error_table import body_of, headers_of, row_of
 from mailprobe.api.http.exchange import Scope, headers_of_scope, new_request_id
 from mailprobe.api.live.connection import LiveConnection
@@ -23,7 +23,7 @@ from mailprobe.api.live.stream import UpgradedStream
 from mailprobe.api.observability.request_context import RequestContext, request_scope, trace_headers
 from mailprobe.api.operations.operation import Call
 from mailprobe.api.operations.verify import LIVE
-from mailprobe.api.refusals import Overloaded, Refusal, UsageUnknown
+from mailprobe.api.refusals import Refusal, UsageUnknown
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.service import Service
 from mailprobe.engine.background import separate
@@ -32,36 +32,21 @@ from mailprobe.storage.records import Caller
 
 log = logging.getLogger("mailprobe.live")
 
-SOCKETS_MAX = 500  # of a process
-SOCKETS_EACH_MAX = 20  # of an account, by each process
 HANDSHAKE_S = 5.0
 RECEIVE_OCTETS = 1024  # at a time: tiny frames must not keep the loop for long
 
 _encode = msgspec.json.Encoder().encode
 
 Headers = Mapping[str, str]  # lower-case names
-# The caller of a signed-in browser, by the request's headers; None for others.
-SignedInCaller = Callable[[Headers], Awaitable[Caller | None]]
-
-
-async def nobody_signed_in(headers: Headers) -> Caller | None:
-    return None
 
 
 class LiveServer:
-    """Serves the live sockets of a process until `drain`."""
+    """Serves the live sockets of a process until it drains."""
 
-    def __init__(
-        self,
-        service: Service,
-        drain: trio.Event,
-        signed_in_caller: SignedInCaller = nobody_signed_in,
-    ) -> None:
+    def __init__(self, service: Service, connections: LiveConnections) -> None:
         self._service = service
-        self._drain = drain
-        self._signed_in_caller = signed_in_caller
+        self._connections = connections
         self._scheme = urlsplit(service.links.base_url).scheme
-        self._open: Counter[str] = Counter()  # by account
 
     async def serve(self, scope: Scope, wire: trio.abc.Stream, rest: bytes) -> None:
         """Serve one connection until it ends. Raises nothing of the client's making."""
@@ -111,49 +96,31 @@ class LiveServer:
             record.caller = await identify()
             asked = Call(None, query)
             explain, advises = asked.asks("evidence", "live"), asked.asks("advice", "live")
-            self._check_room(record.caller.account.id)
+            self._connections.check_room(record.caller.account.id)
         except Refusal as refusal:
             await self._refuse(handshake, refusal, record)
             return
         except StoreUnavailable:
             await self._refuse(handshake, UsageUnknown(), record)
             return
-        with self._counted(record.caller.account.id):
+        with self._connections.counted(record.caller.account.id):
             socket = await handshake.accept()
             record.status, record.cut = 101, False
             session = LiveConnection(
                 self._service, identify, socket, record, explain=explain, advises=advises
             )
-            await session.run(self._drain)
+            await session.run(self._connections.drain)
 
     async def _identify(self, headers: Headers) -> Caller:
-        """The caller of a key or of a signed-in browser. Raises Refusal, StoreUnavailable."""
-        authorization = headers.get("authorization")
-        if authorization is None and (caller := await self._signed_in_caller(headers)) is not None:
-            return caller
+        """The caller of a key. Raises Refusal, StoreUnavailable."""
         caller = await authenticate(
             self._service.store,
-            authorization,
+            headers.get("authorization"),
             "standard",
             takes_test_keys=self._service.takes_test_keys,
         )
         self._service.key_uses.note(caller.key, self._service.now())
         return caller
-
-    def _check_room(self, account_id: str) -> None:
-        if self._open.total() >= SOCKETS_MAX or self._open[account_id] >= SOCKETS_EACH_MAX:
-            raise Overloaded
-
-    @contextmanager
-    def _counted(self, account_id: str) -> Iterator[None]:
-        """Count an open socket of an account for the duration of the block."""
-        self._open[account_id] += 1
-        try:
-            yield
-        finally:
-            self._open[account_id] -= 1
-            if not self._open[account_id]:
-                del self._open[account_id]
 
     async def _refuse(
         self, handshake: LiveHandshake, refusal: Refusal, record: RequestContext

@@ -44,7 +44,7 @@ _LEAST: Mapping[Role, tuple[str, ...]] = {
         "GET /dashboard/try",
         "GET /dashboard/lists",
         f"GET {_LIST}",
-        f"GET {_LIST}/progress",
+        f"GET {_LIST}/events",
         f"GET {_LIST}/domains",
         f"GET {_LIST}/table",
         f"GET {_LIST}/results",

@@ -19,11 +19,9 @@ from urllib.parse import urlsplit
 import msgspec
 import trio
 from itsdangerous import BadSignature, URLSafeTimedSerializer
-from werkzeug.http import parse_cookie
 
 from mailprobe.api.forms.origins import origin_of
 from mailprobe.api.forms.visitors import network_of
-from mailprobe.api.pages.dashboard.roles import may
 from mailprobe.api.rest.auth import authenticate
 from mailprobe.api.service import OpenIdAttempt
 from mailprobe.storage.people.people import Person, Role
@@ -180,19 +178,6 @@ class SignIns:
         """Sign out: the cookie opens nothing any more, in any process. Raises StoreUnavailable."""
         until = self._now() + timedelta(seconds=SIGN_IN_S)
         await self._store.end_sign_in(sign_in.id, until, sign_in.caller.account.id, by)
-
-    async def caller_of_headers(self, headers: Mapping[str, str], base_url: str) -> Caller | None:
-        """The caller of a browser's WebSocket, which verifies.
-
-        None without a sign-in, from another site, and for a person who may not verify.
-        """
-        cookies = parse_cookie(headers.get("cookie"))
-        if not is_same_site(headers.get("origin", ""), headers.get("host"), base_url):
-            return None
-        sign_in = await self.sign_in_of(cookies.get(cookie_name(base_url)))
-        if sign_in is None or not may(sign_in.role, "POST /dashboard/try"):
-            return None
-        return sign_in.caller
 
     async def caller_of_key(self, key: str) -> Caller:
         """The account that a provisioning key opens. Raises Refusal, StoreUnavailable."""

@@ -3,6 +3,7 @@
 from quart import Blueprint, Response, request
 from werkzeug.exceptions import HTTPException, NotFound
 
+from mailprobe.api.admission.connections import LiveConnections
 from mailprobe.api.pages.dashboard import (
     account_pages,
     audit_page,
@@ -17,14 +18,14 @@ from mailprobe.api.pages.dashboard.operator import accounts as operator_accounts
 from mailprobe.api.pages.dashboard.operator import egresses as operator_egresses
 from mailprobe.api.pages.dashboard.operator import page as operator_page
 from mailprobe.api.pages.dashboard.people import people_page, sign_in_pages
-from mailprobe.api.pages.dashboard.work import job_pages, list_table, work_pages
+from mailprobe.api.pages.dashboard.work import job_pages, list_events, list_table, work_pages
 from mailprobe.api.pages.icons import bar, icon, mark, per_cent, postmark
 from mailprobe.api.refusals import PayloadTooLarge
 
 KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
 
 
-def dashboard_blueprint(frame: Frame) -> Blueprint:
+def dashboard_blueprint(frame: Frame, connections: LiveConnections) -> Blueprint:
     """Make the routes."""
     pages = Blueprint("dashboard", __name__, template_folder="templates")
     for drawn in (icon, mark, bar, per_cent, postmark):
@@ -40,6 +41,7 @@ def dashboard_blueprint(frame: Frame) -> Blueprint:
     work_pages.register(pages, frame)
     job_pages.register(pages, frame)
     list_table.register(pages, frame)
+    list_events.register(pages, frame, connections)
     operator_page.register(pages, frame)
     operator_accounts.register(pages, frame)
     operator_egresses.register(pages, frame)

@@ -9,6 +9,7 @@ import trio
 from trio.testing import memory_stream_pair
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_client_stream
 
+from mailprobe.api.admission.connections import LiveConnections
 from mailprobe.api.live.server import LiveServer
 from tests.api.service_fixture import RunningService
 
@@ -77,7 +78,7 @@ async def open_live(
     path: str = LIVE,
 ) -> AsyncIterator[Live]:
     """Open a live socket with the shop's key. Raises ConnectionRejected, in groups."""
-    live = live or LiveServer(shop.service, trio.Event())
+    live = live or LiveServer(shop.service, LiveConnections(trio.Event()))
     ours: Any
     ours, theirs = memory_stream_pair()
     sent = {"Authorization": f"Bearer {key or shop.key}"} if headers is None else headers

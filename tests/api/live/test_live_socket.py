@@ -8,8 +8,8 @@ import pytest
 import trio
 from trio_websocket import ConnectionRejected
 
+from mailprobe.api.admission.connections import LiveConnections
 from mailprobe.api.keys import key_hash
-from mailprobe.api.live import server
 from mailprobe.api.live.connection import CREDIT, IDLE_S, PING_EVERY_S, PONG_S
 from mailprobe.api.live.server import LiveServer
 from mailprobe.engine.testing.mail_host import MailHost
@@ -196,7 +196,7 @@ async def test_results_that_a_client_did_not_get_are_not_billed(autojump_clock):
 
 async def test_a_client_without_a_pong_is_gone(autojump_clock):
     async with open_shop() as shop:
-        live_server = LiveServer(shop.service, trio.Event())
+        live_server = LiveServer(shop.service, LiveConnections(trio.Event()))
         async with open_raw(shop, live_server) as client:
             began = trio.current_time()
             while await client.receive_some():
@@ -217,7 +217,7 @@ async def test_a_socket_with_nothing_to_do_ends(autojump_clock):
 async def test_a_stop_leaves_the_results_under_way(autojump_clock):
     drain = trio.Event()
     async with open_shop() as shop:
-        live_server = LiveServer(shop.service, drain)
+        live_server = LiveServer(shop.service, LiveConnections(drain))
         async with open_live(shop, live_server) as live:
             await live.send("slow@slow.test", "ann@friendly.test")
             await live.until("result")
@@ -228,7 +228,10 @@ async def test_a_stop_leaves_the_results_under_way(autojump_clock):
 
 async def test_a_stop_ends_the_wait_for_the_minute(autojump_clock):
     drain = trio.Event()
-    async with open_shop("free") as shop, open_live(shop, LiveServer(shop.service, drain)) as live:
+    async with (
+        open_shop("free") as shop,
+        open_live(shop, LiveServer(shop.service, LiveConnections(drain))) as live,
+    ):
         await live.send(*[f"a{number}@friendly.test" for number in range(25)])
         await live.until("wait")
         drain.set()
@@ -281,10 +284,9 @@ async def test_a_request_without_a_good_key_is_refused(autojump_clock):
             assert json.loads(error.body or b"")["error"] == code
 
 
-async def test_an_account_has_a_number_of_sockets(autojump_clock, monkeypatch):
-    monkeypatch.setattr(server, "SOCKETS_EACH_MAX", 1)
+async def test_an_account_has_a_number_of_sockets(autojump_clock):
     async with open_shop() as shop:
-        live_server = LiveServer(shop.service, trio.Event())
+        live_server = LiveServer(shop.service, LiveConnections(trio.Event(), each_max=1))
         async with open_live(shop, live_server):
             assert (await rejected(shop, live_server)).status_code == 503
         async with open_live(shop, live_server) as live:
@@ -331,7 +333,10 @@ async def test_one_slow_domain_holds_up_nobody_else(autojump_clock):
 @pytest.mark.parametrize("steps", range(40))
 async def test_a_stop_at_any_moment_closes_with_its_code(steps, autojump_clock):
     drain = trio.Event()
-    async with open_shop() as shop, open_live(shop, LiveServer(shop.service, drain)) as live:
+    async with (
+        open_shop() as shop,
+        open_live(shop, LiveServer(shop.service, LiveConnections(drain))) as live,
+    ):
         await live.until("credit")
         await live.send("ann@friendly.test", "bob@friendly.test", "slow@slow.test")
         for _ in range(steps):

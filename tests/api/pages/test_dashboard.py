@@ -11,7 +11,6 @@ import pytest
 import trio
 
 from mailprobe.api.keys import key_hash
-from mailprobe.api.live.server import LiveServer
 from mailprobe.api.observability import request_context
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.dashboard.shown_keys import COOKIE as KEYS_COOKIE
@@ -29,7 +28,6 @@ from mailprobe.api.serve import create_app
 from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.lists.test_lists import open_list_shop, send
-from tests.api.live.live_client import open_live
 from tests.api.service_fixture import HttpAnswer, RunningService, open_shop
 
 HOME = "/dashboard"
@@ -263,26 +261,6 @@ async def test_another_accounts_things_are_not_found(autojump_clock):
             assert (await eve.post(path)).status == 404, path
         assert (await eve.get("/operator")).status == 404
         assert await shop.store.caller(key_hash(shop.key)) is not None
-
-
-async def test_a_sign_in_opens_the_live_socket_from_our_own_pages_only(autojump_clock):
-    async with open_shop() as shop:
-        visitor = await signed_in(shop)
-        sign_ins = SignIns(shop.store, shop.clock)
-
-        async def signed_in_caller(headers: Mapping[str, str]) -> Any:
-            return await sign_ins.caller_of_headers(headers, shop.service.links.base_url)
-
-        live = LiveServer(shop.service, trio.Event(), signed_in_caller)
-        headers = {"Cookie": f"{HOST_COOKIE}={visitor.cookie}", "Origin": "https://api.test"}
-        async with open_live(shop, live, headers=headers) as socket:
-            await socket.send("ann@friendly.test", {"type": "end"})
-            assert await socket.until_closed() == 1000
-            assert len(socket.of("result")) == 1
-        for origin in ({"Origin": "https://evil.test"}, {"Origin": "http://api.test"}, {}):
-            with pytest.raises(BaseExceptionGroup):
-                async with open_live(shop, live, headers={**headers, "Origin": "", **origin}):
-                    raise AssertionError("it was opened")
 
 
 async def test_a_stranger_with_a_strange_path_is_sent_to_sign_in(autojump_clock):

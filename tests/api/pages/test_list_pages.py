@@ -162,7 +162,7 @@ async def test_a_list_whose_rows_are_answered_says_what_it_asks_again(
         [again] = got.body["waits_for"]
         assert (again["cause"], again["addresses"]) == ("recheck", 60)
         assert again["until"] == got.body["waits_until"] == got.body["recheck_at"]
-        shown = text_of((await visitor.get(f"/lists/{list_id}/progress")).octets)
+        shown = text_of((await visitor.get(f"/lists/{list_id}")).octets)
         assert "Show all lists" in text_of((await visitor.get("/lists?q=nothing")).octets)
         assert "All answered 180 of 180 addresses answered" in shown
         assert re.search(r"60 Host asks to come back later\. asked again at \d\d:\d\d UTC", shown)
@@ -184,7 +184,7 @@ async def test_a_list_at_its_limit_says_until_when_it_waits(
         [limit] = found["waits_for"]
         assert (limit["cause"], limit["until"]) == ("minute", found["waits_until"])
         assert limit["addresses"] == 200 - found["answered"]
-        shown = text_of((await visitor.get(f"/lists/{list_id}/progress")).octets)
+        shown = text_of((await visitor.get(f"/lists/{list_id}")).octets)
         assert re.search(r"Waiting until \d\d:\d\d UTC", shown)
         assert re.search(r"The limit of a minute is used up\. goes on at \d\d:\d\d UTC", shown)
 

@@ -155,39 +155,57 @@
     });
   }
 
-  // How far a list is: the live socket says when that changes, and the page fetches its progress.
-  // Where the socket fails twice, it is fetched every POLL_MS.
-  const POLL_MS = 3000, FAILURES_MAX = 2;
+  // How far a list is: the server sends that part of the page whenever it changes. The table stays as
+  // it is, and offers what is new. A hidden tab closes its stream: a browser has few connections.
+  const FIRST_WAIT_MS = 1000, WAIT_MS_MAX = 30000;
   const progress = () => document.getElementById("progress");
   const title = document.title;
-  const isUnderWay = () => progress() && ["running", "loading"].includes(progress().dataset.status);
-  const showShare = () => { document.title = progress().dataset.share + " % – " + title; };
+  const isUnderWay = () => progress() && ["running", "reading"].includes(progress().dataset.status);
+  // Changes what differs and nothing else, so that the focus stays and widths move.
+  const become = (now, next) => {
+    if (now.nodeName !== next.nodeName || now.childNodes.length !== next.childNodes.length) { now.replaceWith(next); return; }
+    if (now.nodeType === Node.TEXT_NODE) { if (now.data !== next.data) now.data = next.data; return; }
+    for (const { name } of [...now.attributes]) if (!next.hasAttribute(name)) now.removeAttribute(name);
+    for (const { name, value } of next.attributes) if (now.getAttribute(name) !== value) now.setAttribute(name, value);
+    const nexts = [...next.childNodes];
+    [...now.childNodes].forEach((each, place) => become(each, nexts[place]));
+  };
+  const offerNew = () => {
+    const results = document.getElementById("results"), newer = document.getElementById("newer");
+    const count = progress().dataset.answered - results.dataset.answered;
+    if (count > 0 && results.dataset.answered === "0") htmx.trigger(results, "answers");
+    if (!newer) return;
+    newer.hidden = count <= 0;
+    newer.querySelector("span").textContent = count.toLocaleString("en") + " new";
+  };
   if (isUnderWay()) {
-    let failures = 0, polls = null, last = 0, later = null;
-    const fetchProgress = () => {
-      const wait = last + Number(progress().dataset.pace) - Date.now();
-      if (wait > 0) { later ??= setTimeout(() => { later = null; fetchProgress(); }, wait); return; }
-      last = Date.now();
-      htmx.trigger(document.body, "poll");
+    let source = null, wait = FIRST_WAIT_MS, later = null;
+    const show = () => {
+      document.title = progress().dataset.share + " % – " + title;
+      offerNew();
     };
-    const watch = () => {
-      if (failures >= FAILURES_MAX) { polls = setInterval(fetchProgress, POLL_MS); return; }
-      const socket = new WebSocket(location.origin.replace("http", "ws") + "/v1/email/verify/live");
-      socket.onopen = () => socket.send(JSON.stringify({ type: "watch", list: progress().dataset.list }));
-      socket.onmessage = (event) => {
-        for (const line of event.data.split("\n")) {
-          if (JSON.parse(line).type === "list") { failures = 0; fetchProgress(); }
-        }
+    const open = () => {
+      if (source || document.hidden) return;
+      source = new EventSource(`/dashboard/lists/${progress().dataset.list}/events`);
+      source.addEventListener("progress", (event) => {
+        wait = FIRST_WAIT_MS;
+        const next = new DOMParser().parseFromString(event.data, "text/html").getElementById("progress");
+        const status = progress().dataset.status;
+        become(progress(), next);
+        if (progress().dataset.status !== status) { shut(); location.reload(); } else show();
+      });
+      source.addEventListener("end", () => { shut(); location.reload(); });
+      source.onerror = () => { // where the connection broke, the browser opens it again by itself
+        if (source.readyState !== EventSource.CLOSED) return;
+        shut();
+        later = setTimeout(open, wait);
+        wait = Math.min(2 * wait, WAIT_MS_MAX);
       };
-      socket.onclose = () => { failures += 1; if (isUnderWay()) setTimeout(watch, 1000); };
     };
-    document.body.addEventListener("htmx:afterSettle", () => {
-      if (isUnderWay()) { showShare(); return; }
-      clearInterval(polls);
-      location.reload();
-    });
-    showShare();
-    setInterval(fetchProgress, 10000);
-    watch();
+    const shut = () => { clearTimeout(later); source?.close(); source = null; };
+    document.addEventListener("visibilitychange", () => { if (document.hidden) shut(); else open(); });
+    document.body.addEventListener("htmx:afterSettle", offerNew);
+    show();
+    open();
   }
 })();

@@ -4,14 +4,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from math import ceil
 
 from mailprobe.api.lists.stages import ListWait, WaitingHost
-from mailprobe.api.operations.list_jobs import ListResponse
+from mailprobe.api.operations.list_jobs import ListResponse, summary_of
 from mailprobe.api.pages.dashboard.health import words_of_cause
 from mailprobe.api.results.advice import ANSWERS, AnswerWords, reason_words
 from mailprobe.api.results.lights import WORDS
-from mailprobe.api.results.marks import ResultKind
+from mailprobe.api.results.marks import ResultKind, passing_of
 from mailprobe.engine.verdict import Reason
+from mailprobe.storage.list_records import StoredList
 
 # What lets addresses wait, but for mail hosts, which are named one by one.
 CAUSES = {
@@ -144,6 +146,27 @@ def reasons_of(counts: Counter[ResultKind]) -> list[ReasonCount]:
         for (of, reason), count in found.most_common()
         if of == light
     ]
+
+
+def progress_values(
+    stored: StoredList, found: ListResponse, counts: Counter[ResultKind], now: datetime
+) -> dict[str, object]:
+    """What the progress of a list shows beside what the API says of it."""
+    left_s = found.left_s
+    return {
+        "state": state_of(found),
+        "waits": waits_of(found, passing_of(counts), now),
+        "counted": answers_of(summary_of(stored, counts).lights),
+        "left": "" if left_s is None else rough_duration(left_s),
+    }
+
+
+def rough_duration(seconds: float) -> str:
+    """`40 s`, `12 min`, `3 h 20 min`: an estimate is not more exact."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = ceil(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _capital(words: str) -> str:

@@ -2,13 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from math import ceil
 
 import trio
 from quart import Blueprint, Response, request
 
-from mailprobe.api.lists.table import Marks, read_marks
-from mailprobe.api.operations.list_jobs import ListResponse, ListsResponse, ListSummary, summary_of
+from mailprobe.api.lists.table import read_marks
+from mailprobe.api.operations.list_jobs import ListResponse, ListsResponse, ListSummary
 from mailprobe.api.operations.usage import ManagementUsageSummaryResponse
 from mailprobe.api.pages.dashboard.frame import (
     HEADERS,
@@ -28,19 +27,18 @@ from mailprobe.api.pages.dashboard.work.list_states import (
     ShownState,
     answers_of,
     is_unstarted,
+    progress_values,
+    rough_duration,
     state_of,
-    waits_of,
 )
 from mailprobe.api.pages.dashboard.work.list_table import list_and_stored, table_query, table_values
 from mailprobe.api.quota.list_limits import NAME_CHARACTERS_MAX
 from mailprobe.api.quota.pricing import eur_up, overage_micros
 from mailprobe.api.refusals import InvalidRequest, ListNotFound
 from mailprobe.api.rest.app import this_request
-from mailprobe.api.results.marks import passing_of
 from mailprobe.storage.list_records import StoredList
 
 MARKS_MAX = 200_000  # addresses whose answers a page of lists counts: some ms
-PACE_MS, ADDRESSES_A_MS = 900, 250  # between two looks at a list: a large one costs more
 TICKED = "column-"  # begins the name of a column's checkbox; its value is the number
 CHUNKS_PREVIEWED = 5  # some 500 rows, a MiB each at most
 
@@ -145,37 +143,12 @@ async def new_list(
     )
 
 
-async def progress_values(
-    frame: Frame, stored: StoredList, found: ListResponse, marks: Marks | None = None
-) -> dict[str, object]:
-    """What the progress of a list shows beside what the API says of it."""
-    now = frame.service.now()  # what it waits for is of this moment
-    if marks is None:
-        marks = await read_marks(frame.service.store, stored)
-    left_s = found.left_s
-    return {
-        "state": state_of(found),
-        "waits": waits_of(found, passing_of(marks.counts), now),
-        "counted": answers_of(summary_of(stored, marks.counts).lights),
-        "left": "" if left_s is None else rough_duration(left_s),
-        "pace_ms": PACE_MS + found.addresses // ADDRESSES_A_MS,
-    }
-
-
-def rough_duration(seconds: float) -> str:
-    """`40 s`, `12 min`, `3 h 20 min`: an estimate is not more exact."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    minutes = ceil(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
 async def list_values(frame: Frame, found: ListResponse, stored: StoredList) -> dict[str, object]:
     """What the page of a list shows: a preview of a new one, else its progress and its table."""
     if not is_unstarted(found):
         marks = await read_marks(frame.service.store, stored)
         table = await table_values(frame, stored, table_query(request.args), marks)
-        progress = await progress_values(frame, stored, found, marks)
+        progress = progress_values(stored, found, marks.counts, frame.service.now())
         return {"is_new": False, **progress, **table}
     columns = await frame.service.store.list_columns(found.list_id)
     chunks = await frame.service.store.chunks(found.list_id, first=0, limit=CHUNKS_PREVIEWED)
@@ -265,14 +238,6 @@ async def _read_again(
 
 
 def _register_parts(pages: Blueprint, frame: Frame) -> None:
-    @pages.get(f"{LISTS_PAGE}/<id>/progress")
-    @frame.signed_in
-    async def progress(id: str) -> Response:
-        """How far the list is; its page fetches this again and again."""
-        found, stored = await list_and_stored(frame, id)
-        values = await progress_values(frame, stored, found)
-        return await frame.page("list_progress.html", found.name, list=found, **values)
-
     @pages.get(f"{LISTS_PAGE}/<id>/domains")
     @frame.signed_in
     async def domains(id: str) -> Response:

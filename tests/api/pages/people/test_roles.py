@@ -5,16 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 from quart import Quart
 
-from mailprobe.api.live.server import LiveServer
 from mailprobe.api.pages.dashboard import roles
 from mailprobe.api.pages.dashboard.roles import ANYONE, LEAST, may
-from mailprobe.api.pages.dashboard.sign_ins import HOST_COOKIE, SignIns
 from mailprobe.api.serve import create_app
 from tests.api.lists.test_lists import ended, open_list_shop, send
-from tests.api.live.live_client import open_live
 from tests.api.pages.people.visitor import HOME, Visitor, open_people_shop
 from tests.api.service_fixture import open_shop
 
@@ -124,25 +120,3 @@ def test_every_form_is_written_so_that_it_can_be_left_out() -> None:
         text = path.read_text("utf-8")
         assert text.count('method="post"') == text.count('<form method="post" action="'), path.name
         assert "hx-post" not in re.sub(r"<form [^>]*>", "", text), path.name
-
-
-async def test_a_viewer_has_no_live_socket(autojump_clock: Any) -> None:
-    async with open_people_shop() as people:
-        sign_ins = SignIns(people.shop.store, people.shop.clock)
-
-        async def caller(headers: Any) -> Any:
-            return await sign_ins.caller_of_headers(headers, "https://api.test")
-
-        live = LiveServer(people.shop.service, trio.Event(), caller)
-        headers = {}
-        for role in ("viewer", "member"):
-            await people.active(role)
-            cookies = (await people.signed_in(f"{role}@shop.test")).cookies
-            cookie = f"{HOST_COOKIE}={cookies[HOST_COOKIE]}"
-            headers[role] = {"Cookie": cookie, "Origin": "https://api.test"}
-        async with open_live(people.shop, live, headers=headers["member"]) as socket:
-            await socket.send("ann@friendly.test", {"type": "end"})
-            assert await socket.until_closed() == 1000
-        with pytest.raises(BaseExceptionGroup):
-            async with open_live(people.shop, live, headers=headers["viewer"]):
-                raise AssertionError("it was opened")
