@@ -290,12 +290,12 @@ async def _make_workbook(results: ListResults, file: IO[bytes]) -> None:
         await maker.receive()
 
 
-def disposition(name: str, ending: str) -> str:
+def disposition(name: str, ending: str, part: str = "verified") -> str:
     """`customers.csv` is downloaded as `customers.verified.csv` (RFC 6266)."""
     base = PurePath(name.replace("\\", "/")).name
     for end in (".gz", ".csv", ".tsv", ".tab", ".txt", ".xlsx", ".ndjson", ".jsonl"):
         base = base.removesuffix(end)
-    file = f"{base or 'list'}.verified.{ending}"
+    file = f"{base or 'list'}.{part}.{ending}"
     plain = "".join(
         each if each.isascii() and each.isprintable() and each not in '"\\%' else "_"
         for each in file

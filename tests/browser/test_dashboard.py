@@ -2,12 +2,13 @@
 
 import csv
 import re
+from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import BrowserContext, Page, Route, expect
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from mailprobe.api.pages.dashboard.sign_ins import BROWSER_COOKIE, COOKIE
 from tests.api.service_process import PATIENCE_S, Running
@@ -126,6 +127,28 @@ def test_a_list_says_when_it_asks_again(ann: BrowserPage, tmp_path: Path) -> Non
     ann.start()
     ann.page.get_by_text("asked again at").wait_for()
     expect(ann.page.locator("main")).to_contain_text("2 of 2 addresses answered")
+    ann.page.get_by_role("button", name="Stop").click()
+    ann.wait_for_status("cancelled")
+
+
+def test_times_are_in_the_zone_of_the_reader(
+    browser: Browser, ann: BrowserPage, context: BrowserContext, tmp_path: Path
+) -> None:
+    """Also those that come with an event; the title has UTC."""
+    file = tmp_path / "grey.csv"
+    file.write_text("email\nphansen@greylist-guild.test\n")
+    ann.send_list(file, rechecks=True)
+    ann.start()
+    abroad = browser.new_context(timezone_id="Asia/Kathmandu")  # UTC+05:45
+    abroad.add_cookies(context.cookies())  # type: ignore[arg-type]
+    page = abroad.new_page()
+    page.goto(ann.page.url)
+    shown = page.locator("#progress .lines time")
+    expect(shown).to_have_text(re.compile(r"^\d\d:\d\d$"))
+    at = datetime.fromisoformat(shown.get_attribute("datetime") or "")
+    assert shown.inner_text() == f"{at + timedelta(hours=5, minutes=45):%H:%M}"
+    assert shown.get_attribute("title") == f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    abroad.close()
     ann.page.get_by_role("button", name="Stop").click()
     ann.wait_for_status("cancelled")
 

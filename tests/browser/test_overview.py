@@ -46,6 +46,10 @@ def test_the_overview_shows_what_runs_and_the_results_by_light(
     ]
     assert sum(sums) == 295
     assert min(sums) > 0
+    ann.page.get_by_role("link", name="7 days").click()
+    ann.page.get_by_role("heading", name="Last 7 days").wait_for()
+    ann.page.get_by_text("Numbers by day").click()
+    assert ann.page.locator("#days tbody tr").count() == 7
     looked_at(ann, "overview", tmp_path_factory)
 
 

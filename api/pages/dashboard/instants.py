@@ -1,4 +1,7 @@
-"""Instants as people say them: how long ago, with the exact one beside it."""
+"""Instants as people say them: how long ago, or at what time, with the exact one beside it.
+
+They are written in UTC; the script of the pages rewrites times and dates in the zone of the reader.
+"""
 
 from datetime import datetime, timedelta
 
@@ -10,9 +13,21 @@ DAYS_SAID = 14  # older ones by their date
 
 def when(now: datetime, instant: datetime) -> Markup:
     """A time element: `12 min ago`, and the exact instant where the pointer rests on it."""
+    is_far = abs(instant - now).days > DAYS_SAID
+    return _time(instant, phrase_of(instant - now, instant), "date" if is_far else "")
+
+
+def clock(instant: datetime) -> Markup:
+    """A time element of today or so: `15:04 UTC`."""
+    return _time(instant, f"{instant:%H:%M} UTC", "clock")
+
+
+def _time(instant: datetime, words: str, rewritten: str) -> Markup:
+    """A time element; what the script may rewrite says as what."""
     exact = f"{instant:%Y-%m-%d %H:%M:%S} UTC"
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(
-        instant.isoformat(), exact, phrase_of(instant - now, instant)
+    as_what = Markup(' data-as="{}"').format(rewritten) if rewritten else ""
+    return Markup('<time datetime="{}" title="{}"{}>{}</time>').format(
+        instant.isoformat(), exact, as_what, words
     )
 
 
@@ -25,7 +40,7 @@ def phrase_of(from_now: timedelta, instant: datetime) -> str:
         return _turned(f"{seconds // MINUTE:.0f} min", from_now)
     if seconds < DAY:
         return _turned(f"{seconds // HOUR:.0f} h", from_now)
-    days = int(seconds // DAY)
+    days = abs(from_now).days
     if days > DAYS_SAID:
         return f"{instant:%Y-%m-%d}"
     return _turned("1 day" if days == 1 else f"{days} days", from_now)

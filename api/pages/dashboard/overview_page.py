@@ -1,9 +1,9 @@
-"""The overview: this month, the results of 30 days by light, what runs now, and what is wrong now."""
+"""The overview: this month, the results of some days by light, what runs now, and what is wrong now."""
 
 from dataclasses import dataclass
 from datetime import date, timedelta
 
-from quart import Blueprint, Response
+from quart import Blueprint, Response, request
 
 from mailprobe.api.operations.list_jobs import ListsResponse
 from mailprobe.api.operations.usage import USAGE_DAYS, ManagementUsageSummaryResponse
@@ -18,6 +18,7 @@ from mailprobe.storage.records import DayCount
 
 UNDER_WAY = frozenset({"reading", "running"})
 LISTS_SHOWN = 10
+SPANS = (7, USAGE_DAYS)  # days to choose from
 CHART = "Results of each day by answer: the table below has the numbers"
 JOBS_COUNTED = 100  # more are shown as this and a plus sign
 
@@ -86,12 +87,17 @@ def register(pages: Blueprint, frame: Frame) -> None:
         today = frame.service.now().date()
         first = today - timedelta(days=USAGE_DAYS - 1)
         counted = await frame.service.store.days(caller().account.id, first, today)
-        days = results_by_day(counted, first)
+        span = SPANS[0] if request.args.get("days") == str(SPANS[0]) else USAGE_DAYS
+        every_day = results_by_day(counted, first)
+        days = every_day[-span:]
         total, has_other = sum(each.total for each in days), any(each.other for each in days)
         charted = [
             ChartDay(each.day, (each.green, each.yellow, each.red, each.other)) for each in days
         ]
         return {
+            "span": span,
+            "spans": SPANS,
+            "has_any": any(each.total for each in every_day),
             "days": days if total else [],
             "has_other": has_other,
             "total": total,

@@ -14,6 +14,7 @@ from mailprobe.api.pages.dashboard import (
 )
 from mailprobe.api.pages.dashboard.assets import assets_by_url
 from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away
+from mailprobe.api.pages.dashboard.instants import clock
 from mailprobe.api.pages.dashboard.operator import accounts as operator_accounts
 from mailprobe.api.pages.dashboard.operator import egresses as operator_egresses
 from mailprobe.api.pages.dashboard.operator import page as operator_page
@@ -28,7 +29,7 @@ KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
 def dashboard_blueprint(frame: Frame, connections: LiveConnections) -> Blueprint:
     """Make the routes."""
     pages = Blueprint("dashboard", __name__, template_folder="templates")
-    for drawn in (icon, mark, bar, per_cent, postmark):
+    for drawn in (icon, mark, bar, per_cent, postmark, clock):
         pages.add_app_template_global(drawn)
     sign_in_pages.register(pages, frame)
     people_page.register(pages, frame)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from mailprobe.api.pages.dashboard.instants import phrase_of, when
+from mailprobe.api.pages.dashboard.instants import clock, phrase_of, when
 
 NOW = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)
 
@@ -32,3 +32,11 @@ def test_the_exact_instant_is_beside_its_distance():
         '<time datetime="2026-03-14T09:14:53+00:00" title="2026-03-14 09:14:53 UTC">'
         "12 min ago</time>"
     )
+
+
+def test_a_time_and_a_date_say_that_a_script_may_rewrite_them():
+    assert str(clock(NOW)) == (
+        '<time datetime="2026-03-14T09:26:53+00:00" title="2026-03-14 09:26:53 UTC"'
+        ' data-as="clock">09:26 UTC</time>'
+    )
+    assert 'data-as="date">2026-02-27</time>' in str(when(NOW, NOW - timedelta(days=15)))

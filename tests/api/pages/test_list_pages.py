@@ -91,6 +91,8 @@ async def test_results_are_filtered_searched_paged_and_downloaded(
         got = await visitor.get(f"{page}/results?light=RED_LIGHT&q=ann+7&format=csv")
         assert got.octets.decode().count("\n") == 2
         assert 'filename="customers.verified.csv"' in got.headers["content-disposition"]
+        got = await visitor.get(f"{page}/results?light=YELLOW_LIGHT&format=csv")
+        assert 'filename="customers.confirm.csv"' in got.headers["content-disposition"]
         assert (await visitor.get(f"{page}/results?format=exe")).status == 404
 
 
@@ -290,7 +292,7 @@ def response(**more: Any) -> ListResponse:
     ],
 )  # fmt: skip
 def test_a_state_says_by_whom_for_what_and_how_far(more: dict[str, Any], words: str) -> None:
-    assert state_of(response(**more)).words == words
+    assert state_of(response(**more)).text == words
 
 
 def test_a_list_says_what_waits_for_each_host_and_until_when() -> None:
@@ -300,7 +302,7 @@ def test_a_list_says_what_waits_for_each_host_and_until_when() -> None:
     standing = standing_of(found, waits, NOON)
     [line] = waits_of(response(waits_for=standing.waits_for), Counter(), NOON)
     assert (line.addresses, line.what) == (41, "hoster.net takes 16 refusals in 10 minutes.")
-    assert line.until == "done about 12:50 UTC"
+    assert (line.then, line.at) == ("done about", NOON + timedelta(minutes=50))
     many = ListWaits(9, 5, NOON, waiting_at(*[(f"{name}.test", 1, 4, 1) for name in "abc"]).hosts)
     lines = waits_of(response(waits_for=standing_of(found, many, NOON).waits_for), Counter(), NOON)
     assert (lines[-1].addresses, lines[-1].what) == (6, "At 2 more mail hosts.")
@@ -309,10 +311,12 @@ def test_a_list_says_what_waits_for_each_host_and_until_when() -> None:
     [line] = waits_of(
         response(waits_for=standing_of(found, waits, NOON).waits_for), Counter(), NOON
     )
-    assert (line.what, line.until) == ("a.test: host contradicts itself.", "goes on at 13:00 UTC")
+    assert (line.what, line.then) == ("a.test: host contradicts itself.", "goes on at")
+    assert line.at == changed.until
     again = Counter[Reason]({"greylisted": 3})
     ended = response(answered=1000, recheck_at=SOON)
-    assert [each.until for each in waits_of(ended, again, NOON)] == ["asked again at 12:00 UTC"]
+    [line] = waits_of(ended, again, NOON)
+    assert (line.then, line.at) == ("asked again at", SOON)
     assert waits_of(response(), Counter(), NOON) == []
 
 

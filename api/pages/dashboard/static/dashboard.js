@@ -18,6 +18,16 @@
     if (event.persisted && document.querySelector("button[aria-busy=true]")) location.reload();
   });
 
+  // Times and dates in the zone of the reader; their title has UTC.
+  const localize = (place) => {
+    for (const each of place.querySelectorAll("time[data-as]")) {
+      const at = new Date(each.dateTime);
+      each.textContent = each.dataset.as === "date" ? at.toLocaleDateString("sv") : at.toLocaleTimeString("en-GB", { timeStyle: "short" });
+    }
+  };
+  localize(document);
+  document.addEventListener("htmx:load", (event) => localize(event.target));
+
   // A menu closes by Escape and by a click elsewhere.
   const closeMenus = (but) => {
     for (const each of document.querySelectorAll("details[name=menu][open]")) if (!each.contains(but)) each.open = false;
@@ -191,6 +201,7 @@
         wait = FIRST_WAIT_MS;
         const next = new DOMParser().parseFromString(event.data, "text/html").getElementById("progress");
         const status = progress().dataset.status;
+        localize(next);
         become(progress(), next);
         if (progress().dataset.status !== status) { shut(); location.reload(); } else show();
       });

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import ceil
 
-from mailprobe.api.lists.stages import ListWait, WaitingHost
+from mailprobe.api.lists.stages import WaitingHost
 from mailprobe.api.operations.list_jobs import ListResponse, summary_of
 from mailprobe.api.pages.dashboard.health import words_of_cause
 from mailprobe.api.results.advice import ANSWERS, AnswerWords, reason_words
@@ -26,19 +26,26 @@ CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class ShownState:
-    """Where a list is: in words, with an icon."""
+    """Where a list is: in words, which an instant may end, with an icon."""
 
     words: str
     icon: str
+    until: datetime | None = None
+
+    @property
+    def text(self) -> str:
+        """The same where no time element can be."""
+        return f"{self.words} {self.until:%H:%M} UTC" if self.until else self.words
 
 
 @dataclass(frozen=True, slots=True)
 class ShownWait:
-    """How many addresses wait for what, and until when."""
+    """How many addresses wait for what, and until when: in words, which an instant may end."""
 
     addresses: int
     what: str
-    until: str
+    then: str = ""
+    at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +95,8 @@ def state_of(found: ListResponse) -> ShownState:
     if found.answered == found.addresses:
         return ShownState("All answered", "circle-check")
     if found.stage == "waiting":
-        until = f" until {found.waits_until:%H:%M} UTC" if found.waits_until else ""
-        return ShownState(f"Waiting{until}", "clock")
+        words = "Waiting until" if found.waits_until else "Waiting"
+        return ShownState(words, "clock", found.waits_until)
     return ShownState(f"Asking mail hosts, {share} %", "loader")
 
 
@@ -101,14 +108,15 @@ def waits_of(found: ListResponse, again: Counter[Reason], now: datetime) -> list
             waits += [_at_host(host) for host in each.hosts]
             if more := each.hosts_count - len(each.hosts):
                 left = each.addresses - sum(host.addresses for host in each.hosts)
-                waits.append(ShownWait(left, f"At {more:,} more mail hosts.", ""))
+                waits.append(ShownWait(left, f"At {more:,} more mail hosts."))
         elif each.cause != "recheck":
-            waits.append(ShownWait(each.addresses, CAUSES[each.cause], _goes_on(each)))
+            goes_on = "goes on at" if each.until else ""
+            waits.append(ShownWait(each.addresses, CAUSES[each.cause], goes_on, each.until))
     if found.status == "running" and found.answered == found.addresses and found.recheck_at:
         is_later = found.recheck_at > now
-        until = f"asked again at {found.recheck_at:%H:%M} UTC" if is_later else "asked again now"
+        then, at = ("asked again at", found.recheck_at) if is_later else ("asked again now", None)
         waits += [
-            ShownWait(count, f"{_capital(WORDS[reason])}.", until)
+            ShownWait(count, f"{_capital(WORDS[reason])}.", then, at)
             for reason, count in again.most_common()
         ]
     return waits
@@ -117,13 +125,9 @@ def waits_of(found: ListResponse, again: Counter[Reason], now: datetime) -> list
 def _at_host(host: WaitingHost) -> ShownWait:
     if host.refusals_in_10_min:
         what = f"{host.host} takes {host.refusals_in_10_min} refusals in 10 minutes."
-        return ShownWait(host.addresses, what, f"done about {host.done_about:%H:%M} UTC")
+        return ShownWait(host.addresses, what, "done about", host.done_about)
     what = f"{host.host}: {WORDS.get(host.reason, host.reason)}."
-    return ShownWait(host.addresses, what, f"goes on at {host.until:%H:%M} UTC")
-
-
-def _goes_on(each: ListWait) -> str:
-    return f"goes on at {each.until:%H:%M} UTC" if each.until else ""
+    return ShownWait(host.addresses, what, "goes on at", host.until)
 
 
 def answers_of(lights: Mapping[str, int]) -> list[AnswerCount]:

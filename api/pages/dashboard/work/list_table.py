@@ -108,6 +108,13 @@ def table_query(arguments: Mapping[str, str]) -> TableQuery:
     )  # fmt: skip
 
 
+def part_of(query: TableQuery) -> str:
+    """What the name of a download says of its rows: `keep`, as in the outputs of `clean --split`."""
+    if query.status or query.reason or query.text:
+        return "verified"
+    return next((each.kind for light, each in ANSWERS.items() if light == query.light), "verified")
+
+
 def statuses_of(query: TableQuery, counts: Counter[ResultKind]) -> list[Chip]:
     """The statuses to filter by: those that some row has, and the chosen one."""
     others = replace(query.only, statuses=frozenset())
@@ -156,16 +163,16 @@ def _register_table(pages: Blueprint, frame: Frame) -> None:
         if name not in FORMATS:
             raise NotFound
         media_type, make = FORMATS[name]
-        only = table_query(request.args).only
+        query = table_query(request.args)
         formulas = formulas_of(request.args.get("formulas")) or "guard"
-        rows = ListResults(frame.service.store, stored, only, formulas)
+        rows = ListResults(frame.service.store, stored, query.only, formulas)
         parts = await begun(stored.account_id, make(rows))
         response = Response(IterableBody(parts), 200)
         response.headers.update(
             {
                 **HEADERS,
                 "Content-Type": media_type,
-                "Content-Disposition": disposition(found.name, name),
+                "Content-Disposition": disposition(found.name, name, part_of(query)),
             }
         )
         response.timeout = None
