@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mailprobe.storage.base.schema_state import SchemaState
-from mailprobe.storage.base.url import is_postgres, shown
-from mailprobe.storage.contract import STANDARD_SIZE, StoreSize
+from mailprobe.storage.contract import STANDARD_SIZE, StoreSize, is_postgres, shown
 from mailprobe.storage.store import Store
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Promises of every store: its limits, its retention and its errors.
+"""Promises of every store: its location, its limits, its retention and its errors.
 
 The methods are those of `Store` (mailprobe.storage.store). Arguments that end in `_s` are
 seconds, names that end in `_S` too.
@@ -6,9 +6,13 @@ seconds, names that end in `_S` too.
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
+from urllib.parse import urlsplit
 
 from mailprobe.storage.records import MessageKind
 
+DEFAULT_FOLDER = Path("data")  # of the database where no other is named: it is created
+POSTGRES = ("postgresql://", "postgres://")
 WINDOW = timedelta(seconds=60)  # the sliding window; older units no longer count
 REFUSALS_SINGLE_MAX = 20  # rows per key, minute and reason; the other refusals share one more row
 ANSWER_OCTETS_MAX = 4 * 1024 * 1024  # 50 results with the longest evidence need far less
@@ -32,6 +36,24 @@ LEASES_MAX = timedelta(minutes=5)  # the longest is an alert's, three minutes
 WAITS_MAX = timedelta(hours=30)
 IDEMPOTENCY_KEPT_MAX = timedelta(days=1)  # the answer to a request with an idempotency key
 RECEIVERS_KEPT = timedelta(days=1)  # after the last attempt: the longest wait between two attempts
+
+
+def is_postgres(url_or_path: str | Path) -> bool:
+    """Return whether this is the URL of a PostgreSQL database."""
+    return str(url_or_path).startswith(POSTGRES)
+
+
+def shown(url_or_path: str | Path) -> str:
+    """Return the location for display: without a password."""
+    text = str(url_or_path)
+    if "://" not in text:
+        return text
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return f"{text.partition('://')[0]}://…"
+    user, at, place = parts.netloc.rpartition("@")
+    return f"{parts.scheme}://{user.partition(':')[0]}{at}{place}{parts.path}"
 
 
 @dataclass(frozen=True, slots=True)

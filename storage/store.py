@@ -25,6 +25,7 @@ from mailprobe.storage.idempotency import IdempotencyStore
 from mailprobe.storage.jobs import JobStore
 from mailprobe.storage.leases import LeaseStore
 from mailprobe.storage.list_jobs.queues import QueueStore
+from mailprobe.storage.list_jobs.shared_reports import SharedReportStore
 from mailprobe.storage.list_jobs.store import ListStore
 from mailprobe.storage.outbox import OutboxStore
 from mailprobe.storage.pauses import PauseStore
@@ -44,6 +45,7 @@ class Store(
     JobStore,
     OutboxStore,
     ListStore,
+    SharedReportStore,
     QueueStore,
     BounceStore,
     PeopleStore,

@@ -492,7 +492,8 @@ def delete_some(db: Database, number: int) -> bool:
         return False
     which = {"list": number, "most": DELETED_MAX}
     places = "SELECT place FROM list_chunks WHERE list = :list ORDER BY place LIMIT :most"
-    db.change("DELETE FROM list_waits WHERE list = :list", which)
+    for table in ("list_waits", "shared_reports"):
+        db.change(f"DELETE FROM {table} WHERE list = :list", which)
     for table in ("list_marks", "list_chunks"):  # the chunks last: they say which
         changed = db.change(
             f"DELETE FROM {table} WHERE list = :list AND place IN ({places})", which

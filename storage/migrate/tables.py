@@ -42,6 +42,7 @@ TABLES = (
     TableMap("list_chunks", ("list", "place")),
     TableMap("list_marks", ("list", "place")),
     TableMap("list_waits", ("list", "host")),
+    TableMap("shared_reports", ("number",)),
     TableMap("list_lines", ("day", "list", "place", "part"), has_texts=True),
     TableMap("job_attempts", ("job", "place")),
     TableMap(

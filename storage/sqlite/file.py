@@ -20,8 +20,13 @@ from typing import TYPE_CHECKING
 
 from mailprobe.release import version as program_version
 from mailprobe.storage.base.schema_state import NEWEST, VERSIONS, SchemaState
-from mailprobe.storage.base.url import DEFAULT_FOLDER
-from mailprobe.storage.contract import DatabaseInUse, StoreBroken, StoreFull, StoreUnavailable
+from mailprobe.storage.contract import (
+    DEFAULT_FOLDER,
+    DatabaseInUse,
+    StoreBroken,
+    StoreFull,
+    StoreUnavailable,
+)
 from mailprobe.storage.sqlite import backup_trailer
 from mailprobe.storage.sqlite.backup_trailer import APPLICATION_ID, BACKUP_ID
 

@@ -42,6 +42,7 @@ ENDED = (
     ("ended_sessions", "until <= :at"),
     ("sign_ins", "until <= :at"),
     ("sign_in_links", "until <= :at"),
+    ("shared_reports", "until <= :at"),
     ("connection_leases", "until <= :at"),
     ("known_facts", "until <= :at"),
 )

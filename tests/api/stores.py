@@ -24,7 +24,7 @@ import psycopg
 import trio
 
 from mailprobe.storage import open_store
-from mailprobe.storage.base.url import is_postgres
+from mailprobe.storage.contract import is_postgres
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.storage.fixed_clock import SECRET

@@ -17,7 +17,7 @@ from mailprobe.api.settings import (
     without_password,
 )
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
-from mailprobe.storage.base.url import DEFAULT_FOLDER
+from mailprobe.storage.contract import DEFAULT_FOLDER
 from tests.api.unreadable import unreadable_files
 
 

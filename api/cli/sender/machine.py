@@ -46,7 +46,7 @@ from mailprobe.engine.smtp.wire import (
     SmtpReply,
     ehlo,
 )
-from mailprobe.storage.base.url import DEFAULT_FOLDER
+from mailprobe.storage.contract import DEFAULT_FOLDER
 
 # Their mail hosts are tested; the first two report our address in their EHLO reply.
 PROVIDERS = ("gmail.com", "outlook.com", "gmx.net")

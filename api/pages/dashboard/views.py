@@ -19,7 +19,13 @@ from mailprobe.api.pages.dashboard.operator import accounts as operator_accounts
 from mailprobe.api.pages.dashboard.operator import egresses as operator_egresses
 from mailprobe.api.pages.dashboard.operator import page as operator_page
 from mailprobe.api.pages.dashboard.people import people_page, sign_in_pages
-from mailprobe.api.pages.dashboard.work import job_pages, list_events, list_table, work_pages
+from mailprobe.api.pages.dashboard.work import (
+    job_pages,
+    list_events,
+    list_report,
+    list_table,
+    work_pages,
+)
 from mailprobe.api.pages.icons import bar, icon, mark, per_cent, postmark
 from mailprobe.api.refusals import PayloadTooLarge
 
@@ -43,6 +49,7 @@ def dashboard_blueprint(frame: Frame, connections: LiveConnections) -> Blueprint
     job_pages.register(pages, frame)
     list_table.register(pages, frame)
     list_events.register(pages, frame, connections)
+    list_report.register(pages, frame)
     operator_page.register(pages, frame)
     operator_accounts.register(pages, frame)
     operator_egresses.register(pages, frame)

@@ -16,8 +16,7 @@ from psycopg.adapt import Buffer, Dumper
 from psycopg.types.string import StrDumper, TextLoader
 
 from mailprobe.storage.base.columns import instant
-from mailprobe.storage.base.url import shown
-from mailprobe.storage.contract import StoreBroken, StoreFull, StoreUnavailable
+from mailprobe.storage.contract import StoreBroken, StoreFull, StoreUnavailable, shown
 
 SCHEMA = "mailprobe"  # a schema of our own, so that other programs' tables do not conflict
 

@@ -17,7 +17,7 @@ import h11
 import pytest
 import trio
 
-from mailprobe.storage.base.url import is_postgres
+from mailprobe.storage.contract import is_postgres
 from tests.api.billing.fake_stripe import (
     KEY,
     SECRET,

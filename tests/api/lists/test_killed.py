@@ -21,7 +21,7 @@ import pytest
 
 from mailprobe.bench.lab import Lab
 from mailprobe.engine.verdict import LADDER, Outcome
-from mailprobe.storage.base.url import is_postgres
+from mailprobe.storage.contract import is_postgres
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from tests.api.service_process import (
     PATIENCE_S,

@@ -25,7 +25,7 @@ from mailprobe.api.keys import key_hash
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.bench.lab import Lab
 from mailprobe.storage import open_store
-from mailprobe.storage.base.url import is_postgres
+from mailprobe.storage.contract import is_postgres
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import Caller
 from tests.api.service_fixture import BATCH, STREAM, VERIFY

@@ -5,8 +5,7 @@ import base64
 import pytest
 
 from mailprobe.storage import open_store
-from mailprobe.storage.base.url import shown
-from mailprobe.storage.contract import StoreBroken
+from mailprobe.storage.contract import StoreBroken, shown
 from tests.peers.postgres.database import open_once, query
 from tests.storage.fixed_clock import SECRET, make_caller, order, promise
 
