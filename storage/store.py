@@ -24,6 +24,7 @@ from mailprobe.storage.egresses import EgressStore
 from mailprobe.storage.idempotency import IdempotencyStore
 from mailprobe.storage.jobs import JobStore
 from mailprobe.storage.leases import LeaseStore
+from mailprobe.storage.list_jobs.conversations import ConversationStore
 from mailprobe.storage.list_jobs.queues import QueueStore
 from mailprobe.storage.list_jobs.shared_reports import SharedReportStore
 from mailprobe.storage.list_jobs.store import ListStore
@@ -46,6 +47,7 @@ class Store(
     OutboxStore,
     ListStore,
     SharedReportStore,
+    ConversationStore,
     QueueStore,
     BounceStore,
     PeopleStore,

@@ -19,6 +19,7 @@ import trio
 from mailprobe.api.error_table import row_of
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.lists.callbacks import callback_of
+from mailprobe.api.lists.conversations import ConversationLog
 from mailprobe.api.lists.lease_extension import SHARED_S, LeaseExtension
 from mailprobe.api.lists.shares import ClaimSize, WaitingAccounts, claim_room, last_in_turn
 from mailprobe.api.observability.spans import start_span
@@ -27,6 +28,7 @@ from mailprobe.api.quota.charge import charge
 from mailprobe.api.quota.list_charge import (
     ChunkAddresses,
     ChunkRecheck,
+    Note,
     store_callback,
     units_for_list,
 )
@@ -38,6 +40,7 @@ from mailprobe.api.quota.set_aside import PAUSED_S, ReturnTurns, SetAside, patie
 from mailprobe.api.refusals import NeverFits, Overloaded, ProbingUnavailable, RateLimited, Refusal
 from mailprobe.api.results.chunk_lines import addresses_of, passing_of
 from mailprobe.engine import paused_among
+from mailprobe.engine.background import running_loops
 from mailprobe.storage.base.lease_holders import new_holder
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.list_records import ListChunk, ListClaim, ListShare
@@ -86,6 +89,7 @@ class ListQueue:
         self._claim_size = ClaimSize()
         self._waiting = WaitingAccounts()
         self._turns = ReturnTurns()
+        self.conversations = ConversationLog(self._store)
         self._after = ""  # the account whose turn was last
         self._extension = LeaseExtension(
             partial(self._store.extend_chunks, lease_s=LEASE_S), self._held
@@ -280,7 +284,7 @@ class ListQueue:
         if await self._set_paused_aside(claim, texts):
             await self._note_pause(claim)
             return self._release_paused(claim)
-        spending = ChunkRecheck(claim, passing)
+        spending = ChunkRecheck(claim, passing, self._note_of(claim))
         while True:
             try:
                 async with charge(self._quota, claim.caller, spending) as charged:
@@ -309,13 +313,16 @@ class ListQueue:
             return min(max(float(limits.minute_more_s), WAIT_S_MIN), WAIT_S_MAX)
         taken = dict(list(addresses.items())[:units])
         is_rest = len(taken) == len(addresses) and not aside
-        spending = ChunkAddresses(claim, taken, is_rest, aside)
+        spending = ChunkAddresses(claim, taken, is_rest, aside, self._note_of(claim))
         async with charge(self._quota, claim.caller, spending) as charged:
             while answers := await charged.next_answers():
                 await charged.store(answers)
         for number in taken:
             del addresses[number]
         return WAIT_S_MIN
+
+    def _note_of(self, claim: ListClaim) -> Note:
+        return partial(self.conversations.note, claim.list.id, claim.chunk.place)
 
     def _check_capacity(self, claim: ListClaim, units: int) -> None:
         """Raise Overloaded at once: chunks that wait for capacity must not burden the store."""
@@ -373,5 +380,5 @@ async def open_lists(
 ) -> AsyncIterator[ListQueue]:
     """Verify lists for the duration of the block; leaving it waits up to DRAIN_S for chunks."""
     queue = ListQueue(quota, rng=rng, wake_jobs=wake_jobs, chunks_at_once=chunks_at_once)
-    async with open_workers(queue.worker):
+    async with running_loops(queue.conversations.write), open_workers(queue.worker):
         yield queue

@@ -10,7 +10,7 @@ the refusal is raised and not logged.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -29,6 +29,7 @@ from mailprobe.api.results.marks import mark_of
 from mailprobe.api.sandbox.addresses import refusal_for
 from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, open_answers
+from mailprobe.engine.evidence import Evidence
 from mailprobe.engine.verdict import PASSING, Status
 from mailprobe.storage.list_records import ChunkPart, ListClaim
 from mailprobe.storage.records import Caller, JobOrder, Reservation
@@ -37,6 +38,7 @@ GATHER_S = 0.25  # answers of so long are stored together
 FREE_SHARE = 0.1  # of the key's minute: left to its other requests
 
 USAGE_NAME: UsageName = "list"
+Note = Callable[[Mapping[int, Evidence | None]], None]  # evidence by the numbers of the addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,14 @@ class ChunkAddresses:
     """Addresses of a claimed chunk, by their numbers there: a unit each.
 
     `is_rest`: the chunk is answered with these addresses. What cannot be answered now is added
-    to those that are `aside`.
+    to those that are `aside`. `note` gets the evidence of each answer that is stored.
     """
 
     claim: ListClaim
     addresses: Mapping[int, str]
     is_rest: bool
     aside: SetAside
+    note: Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class ChunkRecheck:
 
     claim: ListClaim
     passing: Mapping[int, tuple[str, Status]]
+    note: Note
 
 
 def units_for_list(limits: LimitsLeft) -> int:
@@ -92,6 +96,7 @@ class ChargedChunk(Charge):
         self._is_rest = spending.is_rest
         self._left = self._unread = len(spending.addresses)
         self._aside = spending.aside
+        self._note = spending.note
         self._under_way = 0  # of the process's capacity
         self._parts = 0
         self._block: AbstractAsyncContextManager[Answers]
@@ -159,6 +164,7 @@ class ChargedChunk(Charge):
                 part=part, ends=not self._left, chunk=chunk,
             )
         )  # fmt: skip
+        self._note({self._numbers[answer.position]: answer.evidence for answer in answers})
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[Answers]:
@@ -177,6 +183,7 @@ class ChargedChunk(Charge):
                     self._texts,
                     account=account,
                     deferred_start=True,
+                    explain=True,
                     asks_hosts=self._claim.list.asks_hosts,
                     bounced=bounced,
                     patience_s=self._aside.patience.left_s(quota.now()),
@@ -232,6 +239,7 @@ class ChargedRecheck(Charge):
         self._texts = [text for text, _ in spending.passing.values()]
         self._before = [status for _, status in spending.passing.values()]
         self._better: list[Answer] = []
+        self._note = spending.note
 
     async def __aenter__(self) -> "ChargedRecheck":
         if not self._caller.key.is_test:
@@ -263,6 +271,7 @@ class ChargedRecheck(Charge):
             self._texts,
             account=account,
             deferred_start=True,
+            explain=True,
             patient=patient,
             bounced=bounced,
             asks_hosts=self._claim.list.asks_hosts,
@@ -297,3 +306,4 @@ class ChargedRecheck(Charge):
             await self._quota.store.record_part(part)
 
         await self._quota.background_writes.write_shielded(write)
+        self._note({self._numbers[answer.position]: answer.evidence for answer in better})

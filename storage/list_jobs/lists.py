@@ -22,7 +22,7 @@ from mailprobe.storage.contract import (
     ListRoomExceeded,
 )
 from mailprobe.storage.database import Database, Row, Values
-from mailprobe.storage.list_jobs import list_lines, list_waits
+from mailprobe.storage.list_jobs import conversations, list_lines, list_waits
 from mailprobe.storage.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
 from mailprobe.storage.list_records import (
     ENDED,
@@ -488,7 +488,7 @@ def delete_some(db: Database, number: int) -> bool:
             "UPDATE lists SET state = 'cancelled', ended_at = :now WHERE number = :list",
             {"list": number, "now": micros(db.now())},
         )
-    if list_lines.delete_some(db, ListKey(number, day)):
+    if list_lines.delete_some(db, ListKey(number, day)) or conversations.drop_of_list(db, number):
         return False
     which = {"list": number, "most": DELETED_MAX}
     places = "SELECT place FROM list_chunks WHERE list = :list ORDER BY place LIMIT :most"

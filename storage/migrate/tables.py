@@ -69,8 +69,9 @@ TABLES = (
 )
 
 # Tables that are not moved: each store's own records, and what expires by itself: leases, which
-# machines run, and the facts of a fleet, which its engines find again.
-EXPIRING = frozenset({"connection_leases", "machines", "known_facts"})
+# machines run, the facts of a fleet, which its engines find again, and conversations, which rows of
+# lists ask for again.
+EXPIRING = frozenset({"connection_leases", "machines", "known_facts", "conversations"})
 OF_SQLITE = (
     frozenset(
         {

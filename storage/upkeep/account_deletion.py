@@ -16,8 +16,8 @@ from mailprobe.storage.list_jobs import lists
 from mailprobe.storage.records import Actor
 from mailprobe.storage.upkeep.retention import JOBS_TIDIED_MAX, drop
 
-# Where an account's callbacks go, what was answered to it, and what it told of addresses.
-OF_ACCOUNT = ("idempotency_records", "receivers", "bounces")
+# Where an account's callbacks go, what was answered to it, and what it told of addresses; what hosts said.
+OF_ACCOUNT = ("idempotency_records", "receivers", "bounces", "conversations")
 DELETED_EMAIL = ""  # of an account that was deleted
 # Its own entry has no name and no address; an operator's entries of other accounts have.
 BUT_THE_DELETION = "account = :account AND (kind <> :kind OR on_account IS NOT NULL)"

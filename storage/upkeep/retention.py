@@ -23,7 +23,7 @@ from mailprobe.storage.contract import (
 )
 from mailprobe.storage.database import Database
 from mailprobe.storage.egresses import EGRESS_KEPT
-from mailprobe.storage.list_jobs import list_claims, lists
+from mailprobe.storage.list_jobs import conversations, list_claims, lists
 from mailprobe.storage.records import Tier
 from mailprobe.storage.shared_cache import KEPT_S_MAX as FACTS_KEPT_S_MAX
 from mailprobe.storage.shared_cache import ROWS_MAX as FACT_ROWS_MAX
@@ -107,6 +107,9 @@ def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
     acts.append(partial(drop, table="egress_days", which="day <= :day", day=oldest))
     for table, term in (("bounces", BOUNCES_KEPT), ("audit_entries", AUDIT_KEPT)):
         acts.append(partial(drop, table=table, which="at <= :at", at=micros(now - term)))
+    said = partial(drop, table=conversations.TABLE)
+    acts.append(partial(said, which="at <= :at", at=micros(now - conversations.CONVERSATIONS_KEPT)))
+    acts.append(partial(said, which=conversations.SURPLUS, rows=conversations.ROWS_MAX))
     for kind, rows in FACT_ROWS_MAX.items():
         acts.append(partial(drop, table="known_facts", which=SURPLUS, kind=kind, rows=rows))
     delayed = partial(list_claims.bring_back, wait=latest(now)["wait"])

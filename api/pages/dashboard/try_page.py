@@ -35,6 +35,7 @@ from mailprobe.api.refusals import (
 )
 from mailprobe.api.results.advice import ADVICE, advice_of, answer_of, layers_of, why_of
 from mailprobe.engine.evidence import Evidence
+from mailprobe.engine.verdict import Verdict
 
 TITLE = "Try an address"
 EMAIL_CHARACTERS_MAX = 320  # as the form's field; the parser refuses longer ones
@@ -106,7 +107,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
             why=why_of(judged, reason), advice=advice_of(judged, reason),
             see=ADVICE[reason].link if is_operator() else None, layers=layers_of(judged, reason),
             bounce=await bounce_of(frame, email, result), corrected=corrected(email, judged.suggestion),
-            answer=answer_of(judged), will_check=(), **conversation_values(result),
+            answer=answer_of(judged), will_check=(), **conversation_values(result, evidence),
             curl=curl_of(frame.service.links.base_url, email, query="?evidence=1"),
             json=msgspec.json.format(msgspec.json.encode(result), indent=2).decode(),
         )  # fmt: skip
@@ -135,10 +136,8 @@ async def bounce_of(frame: Frame, email: str, result: VerifyEmailResult) -> Show
     )
 
 
-def conversation_values(result: VerifyEmailResult) -> dict[str, object]:
-    """What the conversation's template shows of a result with its evidence."""
-    evidence = result.evidence
-    assert isinstance(evidence, Evidence)
+def conversation_values(result: Verdict, evidence: Evidence) -> dict[str, object]:
+    """What the conversation's template shows of a result and its evidence."""
     answered = (each for each in evidence.exchanges if each.result == "answered")
     lines = evidence.conversation
     return {

@@ -124,7 +124,7 @@ async def test_a_row_shows_the_conversation_of_a_new_verification(
         list_id = made.body["list_id"]
         await ended(shop, list_id)
         row, before = f"/lists/{list_id}/rows/0/0", await shop.rows()
-        assert "Ask again and show the conversation" in (await visitor.get(row)).octets.decode()
+        assert b"Ask again" in (await visitor.get(row)).octets
         part = {"hx-request": "true"}
         for _ in range(2):  # a second click spends nothing
             got = await visitor.post(f"{row}/conversation", {"once": "a"}, **part)

