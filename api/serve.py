@@ -23,6 +23,9 @@ from trio.lowlevel import checkpoint
 from mailprobe.api.admission.connections import LiveConnections
 from mailprobe.api.alerts.sender import Alerts, open_alerts
 from mailprobe.api.billing.billing import open_payments
+from mailprobe.api.doctor.checks import Check
+from mailprobe.api.doctor.egresses import examine_machine
+from mailprobe.api.doctor.latest import MachineChecks
 from mailprobe.api.downloads.disposable_hosts import download_hosts, keep_fresh
 from mailprobe.api.egress.control import StoredControl, open_control
 from mailprobe.api.egress.ways import dial_of
@@ -70,6 +73,7 @@ from mailprobe.api.rest.app import ApiApp, create_api
 from mailprobe.api.service import Build, Deployment, Payments, Service, new_service
 from mailprobe.api.setting_values import Bind
 from mailprobe.api.settings import Settings
+from mailprobe.api.sign_in.check import examine_sign_in
 from mailprobe.api.sign_in.mails import open_sign_in_mails
 from mailprobe.api.sign_in.openid import open_openid, openid_settings
 from mailprobe.api.watchdog import Watchdog
@@ -435,13 +439,28 @@ def error_body_of(service: Service) -> ErrorBody:
     return error_body
 
 
+async def examine_all(settings: Settings) -> list[Check]:
+    """Run all checks of `mailprobe doctor`, within 10 s."""
+    provider: list[Check] = []
+
+    async def examine_provider() -> None:
+        provider.append(await examine_sign_in(settings))
+
+    async with trio.open_nursery() as nursery:
+        if settings.oidc_issuer is not None:
+            nursery.start_soon(examine_provider)
+        checks = await examine_machine(settings)
+    return [*checks, *provider]
+
+
 def deployment_of(settings: Settings, workers: int, counters: SharedCounters | None) -> Deployment:
     """What the operator's page says of this process and its machine."""
     folders = {"uploads": Path(tempfile.gettempdir())}
     if not is_postgres(settings.database):
         folders["the database"] = Path(settings.database).absolute().parent
     alive = None if counters is None else lambda: counters.workers_alive
-    return Deployment(utc_now(), workers, shown(settings.database), folders, alive)
+    checks = MachineChecks(partial(examine_all, settings))
+    return Deployment(utc_now(), workers, shown(settings.database), folders, alive, checks)
 
 
 def links_of(settings: Settings) -> Links:

@@ -11,6 +11,7 @@ import msgspec
 
 from mailprobe.api.admission.overload import AdmissionQueue
 from mailprobe.api.admission.request_bodies import BodyBudget
+from mailprobe.api.doctor.latest import MachineChecks
 from mailprobe.api.egress.control import StoredControl
 from mailprobe.api.error_table import Links
 from mailprobe.api.forms.proof_of_work import ProofOfWork
@@ -150,6 +151,7 @@ class Deployment:
     database: str = ""  # without a password
     folders: Mapping[str, Path] = field(default_factory=dict)  # by what is in them
     workers_alive: Callable[[], int] | None = None  # None: the workers share no counters
+    checks: MachineChecks | None = None
 
 
 @dataclass(frozen=True, slots=True)

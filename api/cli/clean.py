@@ -313,8 +313,8 @@ async def _open_own_engine(
 ) -> "AsyncIterator[AnswerSource]":
     """An engine of this command, once the list has been read and something is to be asked."""
     from mailprobe.api.cli.closed_port import saying_closed_port
-    from mailprobe.api.cli.sender.named_sender import missing_sender
     from mailprobe.api.cli.source import open_own_engine
+    from mailprobe.api.doctor.named_sender import missing_sender
 
     if (notice := missing_sender(settings)) is not None:
         print_error(notice)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from mailprobe.api.cli.sender.machine import examine
-from mailprobe.api.cli.sender.named_sender import missing_sender
 from mailprobe.api.doctor.checks import Check
+from mailprobe.api.doctor.named_sender import missing_sender
 from mailprobe.api.terminal import plain
 from mailprobe.engine.egress import ONE_EGRESS
 
@@ -23,12 +22,12 @@ def doctor(context: click.Context, names: Sequence[str], as_json: bool) -> None:
     With a file of egresses each of them is checked. The exit code is 1 if a check failed.
     """
     from mailprobe.api.cli.runner import run
+    from mailprobe.api.doctor.egresses import examine_egresses, examine_machine
     from mailprobe.api.errors import print_error
     from mailprobe.api.settings import Settings
 
     settings = Settings.read(os.environ)
     if names or settings.engine.egresses is not ONE_EGRESS:
-        from mailprobe.api.cli.egress.checks import examine_egresses
         from mailprobe.api.cli.egress.commands import check_names, read_with_file
 
         check_names(read_with_file(), names)
@@ -36,9 +35,9 @@ def doctor(context: click.Context, names: Sequence[str], as_json: bool) -> None:
     else:
         if (notice := missing_sender(settings.engine)) is not None:
             print_error(notice)
-        checks = run(lambda: examine(settings.engine, settings.database, settings.secret_key))
+        checks = run(lambda: examine_machine(settings))
     if settings.oidc_issuer is not None:
-        from mailprobe.api.cli.sender.sign_in import examine_sign_in
+        from mailprobe.api.sign_in.check import examine_sign_in
 
         checks.append(run(lambda: examine_sign_in(settings)))
     failed = sum(check.status == "failed" for check in checks)

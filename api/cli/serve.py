@@ -247,7 +247,7 @@ def _prepare_store(settings: "Settings") -> None:
 
 
 def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> None:
-    from mailprobe.api.cli.sender.named_sender import missing_sender
+    from mailprobe.api.doctor.named_sender import missing_sender
     from mailprobe.api.observability.traces import traces_missing
     from mailprobe.api.serve import tools_url_of, url_of
     from mailprobe.engine.lists.updated_lists import current_version

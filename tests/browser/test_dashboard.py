@@ -209,6 +209,17 @@ def test_every_page_is_without_barriers_at_every_width(
         ann.page.screenshot(path=shots / f"{name}-{scheme}-{width}.png", full_page=True)
         assert ann.barriers() == [], path
         assert not ann.is_wider_than_the_screen(), path
+    ann.open(f"{lists[0]}/share")
+    ann.page.get_by_role("button", name="Make a link").click()
+    link = ann.page.locator("#link").inner_text()
+    assert ann.barriers() == []
+    assert not ann.is_wider_than_the_screen()
+    ann.page.context.clear_cookies()
+    ann.page.goto(link.replace("https://", "http://"))
+    ann.page.get_by_role("heading", name="Why").wait_for()
+    ann.page.screenshot(path=shots / f"report-{scheme}-{width}.png", full_page=True)
+    assert ann.barriers() == []
+    assert not ann.is_wider_than_the_screen()
 
 
 def test_everything_is_reached_by_keyboard(ann: BrowserPage) -> None:

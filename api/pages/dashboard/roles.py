@@ -94,6 +94,8 @@ _LEAST: Mapping[Role, tuple[str, ...]] = {
         f"POST {_OPERATOR}/unpause",
         f"POST {_OPERATOR}/egresses/<name>/pause",
         f"POST {_OPERATOR}/egresses/<name>/resume",
+        f"GET {_OPERATOR}/checks",
+        f"POST {_OPERATOR}/checks",
         f"GET {_OPERATOR}/accounts",
         f"POST {_OPERATOR}/accounts",
         f"POST {_OPERATOR}/accounts/saved",

@@ -16,6 +16,7 @@ from mailprobe.api.pages.dashboard.assets import assets_by_url
 from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away
 from mailprobe.api.pages.dashboard.instants import clock
 from mailprobe.api.pages.dashboard.operator import accounts as operator_accounts
+from mailprobe.api.pages.dashboard.operator import checks as operator_checks
 from mailprobe.api.pages.dashboard.operator import egresses as operator_egresses
 from mailprobe.api.pages.dashboard.operator import page as operator_page
 from mailprobe.api.pages.dashboard.people import people_page, sign_in_pages
@@ -53,6 +54,7 @@ def dashboard_blueprint(frame: Frame, connections: LiveConnections) -> Blueprint
     operator_page.register(pages, frame)
     operator_accounts.register(pages, frame)
     operator_egresses.register(pages, frame)
+    operator_checks.register(pages, frame)
 
     @pages.get(f"{HOME}/static/<name>")
     async def static_file(name: str) -> Response:

@@ -23,8 +23,9 @@ from trio.testing import memory_stream_pair
 
 from mailprobe.api.cli import doctor
 from mailprobe.api.cli.closed_port import closed_port, saying_closed_port
-from mailprobe.api.cli.sender.blocklists import BACKSCATTER_LISTS, LISTS, entry_of
-from mailprobe.api.cli.sender.machine import (
+from mailprobe.api.doctor.blocklists import BACKSCATTER_LISTS, LISTS, entry_of
+from mailprobe.api.doctor.checks import CHECKS, CLOCK
+from mailprobe.api.doctor.machine import (
     EndpointCheck,
     Network,
     check_clock,
@@ -32,8 +33,7 @@ from mailprobe.api.cli.sender.machine import (
     check_store,
     examine_with,
 )
-from mailprobe.api.cli.sender.named_sender import WITHOUT_A_SENDER, missing_sender
-from mailprobe.api.doctor.checks import CHECKS, CLOCK
+from mailprobe.api.doctor.named_sender import WITHOUT_A_SENDER, missing_sender
 from mailprobe.engine.dns.response import DohResponse, TransportFailed
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.net.tcp import CannotConnect
@@ -170,7 +170,7 @@ async def test_looking_for_the_port_delays_nothing_and_ends_with_the_block(
     settings = EngineSettings(doh_urls=(FIRST, SECOND))
     internet, said = Internet(refused="timed out"), list[str]()
     monkeypatch.setattr(
-        "mailprobe.api.cli.sender.machine.open_network", partial(open_network, internet)
+        "mailprobe.api.doctor.machine.open_network", partial(open_network, internet)
     )
     async with saying_closed_port(settings, said.append):
         assert said == []

@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 import pytest
 
-from mailprobe.api.cli.sender.named_sender import WITHOUT_A_SENDER
 from mailprobe.api.cli.serve import _announce
+from mailprobe.api.doctor.named_sender import WITHOUT_A_SENDER
 from mailprobe.api.errors import CommandError
 from mailprobe.api.serve import Listeners, links_of
 from mailprobe.api.settings import Settings

@@ -132,6 +132,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
             ],
             queued_max=COUNTED_MAX, pauses=await service.store.pauses(),
             egresses=await egresses_of(frame),
+            has_checks=deployment is not None and deployment.checks is not None,
             machine=None if deployment is None else await machine_of(deployment), size=size_of,
             accounts=await service.store.find_accounts(limit=ACCOUNTS_SHOWN),
         )  # fmt: skip

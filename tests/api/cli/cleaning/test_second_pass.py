@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from mailprobe.api.cli import main
-from mailprobe.api.cli.sender.named_sender import WITHOUT_A_SENDER
+from mailprobe.api.doctor.named_sender import WITHOUT_A_SENDER
 from tests.storage.child_processes import ROOT
 from tests.warm_process import WarmProcess
 

@@ -1,6 +1,6 @@
 """`mailprobe doctor` with a file of egresses: each is checked by its own way out."""
 
-from mailprobe.api.cli.egress.checks import examine_each
+from mailprobe.api.doctor.egresses import examine_each
 from mailprobe.engine.egress import Egress
 from mailprobe.engine.settings import EngineSettings
 from tests.api.cli.test_doctor import FIRST, HELO, OURS, Internet, open_network

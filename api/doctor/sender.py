@@ -2,10 +2,10 @@
 
 import trio
 
-from mailprobe.api.cli.sender.blocklists import BACKSCATTER_LISTS, listings_of
-from mailprobe.api.cli.sender.dns_questions import DnsQuestions
-from mailprobe.api.cli.sender.spf import check_host
+from mailprobe.api.doctor.blocklists import BACKSCATTER_LISTS, listings_of
 from mailprobe.api.doctor.checks import BLOCKLISTS, SPF, Check
+from mailprobe.api.doctor.dns_questions import DnsQuestions
+from mailprobe.api.doctor.spf import check_host
 from mailprobe.engine.settings import EngineSettings
 
 ADDRESS_UNKNOWN = "our public address is not known: no mail host named it"

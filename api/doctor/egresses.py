@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.api.cli.sender.machine import (
+from mailprobe.api.doctor.checks import SOURCE, Check
+from mailprobe.api.doctor.machine import (
     PROVIDERS,
     EndpointCheck,
     Greeting,
@@ -19,13 +20,13 @@ from mailprobe.api.cli.sender.machine import (
     check_of_sender,
     check_port,
     check_store,
+    examine,
     greeting_of,
     open_network,
     our_address,
 )
-from mailprobe.api.doctor.checks import SOURCE, Check
 from mailprobe.api.egress.ways import dial_of, settings_of
-from mailprobe.engine.egress import Egress
+from mailprobe.engine.egress import ONE_EGRESS, Egress
 from mailprobe.engine.net.dialer import Dial
 from mailprobe.engine.net.public_addresses import is_public
 from mailprobe.engine.settings import EngineSettings
@@ -41,6 +42,13 @@ IN_FILE = {
     "the proxies in MAILPROBE_SMTP_PROXIES": "its proxy",
     "give SOCKS5 proxies elsewhere in MAILPROBE_SMTP_PROXIES": "give the egress a proxy elsewhere",
 }
+
+
+async def examine_machine(settings: "Settings") -> list[Check]:
+    """Run all checks, of each egress where there is a file of them."""
+    if settings.engine.egresses is not ONE_EGRESS:
+        return await examine_egresses(settings, ())
+    return await examine(settings.engine, settings.database, settings.secret_key)
 
 
 async def examine_egresses(settings: "Settings", names: Sequence[str]) -> list[Check]:

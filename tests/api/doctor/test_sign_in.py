@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mailprobe.api.cli.sender.sign_in import examine_sign_in
 from mailprobe.api.settings import Settings
+from mailprobe.api.sign_in.check import examine_sign_in
 
 
 @contextmanager

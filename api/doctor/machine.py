@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 import trio
 import trio.socket
 
-from mailprobe.api.cli.sender.checks import check_blocklists, check_spf
-from mailprobe.api.cli.sender.dns_questions import DnsQuestions, QueryTransport
 from mailprobe.api.doctor.checks import CLOCK, DATABASE, ENDPOINT, HELO, IDENTITY, PORT, Check
+from mailprobe.api.doctor.dns_questions import DnsQuestions, QueryTransport
+from mailprobe.api.doctor.sender import check_blocklists, check_spf
 from mailprobe.engine.dns.doh import open_transport
 from mailprobe.engine.dns.messages import (
     Addresses,

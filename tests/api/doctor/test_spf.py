@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.cli.sender.blocklists import entry_of
-from mailprobe.api.cli.sender.dns_questions import DnsFailed
-from mailprobe.api.cli.sender.spf import check_host
+from mailprobe.api.doctor.blocklists import entry_of
+from mailprobe.api.doctor.dns_questions import DnsFailed
+from mailprobe.api.doctor.spf import check_host
 
 # RFC 7208 appendix A
 EXAMPLE: dict[tuple[str, str], list[str]] = {

@@ -1,1 +1,0 @@
-"""The reputation of the address that probes come from: blocklists and SPF."""
