@@ -74,6 +74,7 @@ class StoredList:
     trace: str | None = None
     patience_s: int = PATIENCE_S  # of each chunk, from when it first had to wait
     reading: str | None = None  # as in LoadedList; None: an earlier version has read it
+    mails: bool = False  # the account gets a mail when it is done
 
     def matches(self, text: str) -> bool:
         """Whether the text is in its name, in whichever case, or its id begins with it."""

@@ -125,23 +125,33 @@ def compose(alert: Alert, account: Account, *, dashboard_url: str, sender: str) 
     Repeated copies have the same Message-ID. Plain text and HTML have the same content,
     and the HTML loads nothing from the network. Raises Unwritable.
     """
-    recipient = _recipient(account)
     words = _texts(alert)
     parts = {**words, **_frame(alert, account), "dashboard_url": dashboard_url}
-    known_by = sha256(f"{account.id} {message_name(alert)}".encode()).hexdigest()[:32]
+    name = message_name(alert)
+    message = headed(account, words["subject"], alert.figures.at, name, sender)
+    rows = _rows(alert, account)
+    message.set_content(_text(parts, rows))
+    message.add_alternative(_html(parts, rows), subtype="html")
+    message.set_boundary(f"=_{_known_by(account, name)}")  # the default is random
+    return message
+
+
+def headed(account: Account, subject: str, at: datetime, name: str, sender: str) -> EmailMessage:
+    """A mail to the account without its text; `name` is the message's. Raises Unwritable."""
+    recipient = _recipient(account)
     policy = email.policy.SMTPUTF8 if recipient.needs_smtputf8 else email.policy.SMTP
     message = EmailMessage(policy)
     message["From"] = f"mailprobe <{sender}>"
     message["To"] = recipient.mailbox
-    message["Subject"] = words["subject"]
-    message["Date"] = alert.figures.at
-    message["Message-ID"] = f"<alert.{known_by}@{sender.rpartition('@')[2]}>"
+    message["Subject"] = subject
+    message["Date"] = at
+    message["Message-ID"] = f"<alert.{_known_by(account, name)}@{sender.rpartition('@')[2]}>"
     message["Auto-Submitted"] = "auto-generated"  # RFC 3834 5: prevents automatic replies
-    rows = _rows(alert, account)
-    message.set_content(_text(parts, rows))
-    message.add_alternative(_html(parts, rows), subtype="html")
-    message.set_boundary(f"=_{known_by}")  # the default is random
     return message
+
+
+def _known_by(account: Account, name: str) -> str:
+    return sha256(f"{account.id} {name}".encode()).hexdigest()[:32]
 
 
 def _recipient(account: Account) -> Address:

@@ -17,11 +17,13 @@ from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from email.errors import MessageError
 from email.headerregistry import Address
+from email.message import EmailMessage
 from functools import partial
 from typing import TypeVar
 
 import trio
 
+from mailprobe.api.alerts import list_mail
 from mailprobe.api.alerts.mail import compose
 from mailprobe.api.alerts.smtp_relay import (
     Mailer,
@@ -242,18 +244,27 @@ class AlertSender:
         return AttemptResult(record, retry_in_s=wait_s)
 
     async def _try(self, outbox_message: OutboxMessage, account: Account | None) -> SendResult:
-        if account is None or not account.alerts:
-            return SendResult("the account wants none", final=True)
         try:
-            alert = from_body(outbox_message.body)
-            if self._now() > alert.figures.period_end + STALE_AFTER:
-                return SendResult("its period is long over", final=True)
-            message = compose(
-                alert, account, dashboard_url=self._dashboard_url, sender=self._sender
-            )
+            message = self._composed(outbox_message, account)
         except Unwritable as error:
             return SendResult(str(error), final=True)
         return await self._mailer.send(message)
+
+    def _composed(self, outbox_message: OutboxMessage, account: Account | None) -> EmailMessage:
+        """The mail of a message. Raises Unwritable, also where nobody wants it any more."""
+        is_of_list = outbox_message.name.startswith(list_mail.OF_LISTS)  # was asked for by itself
+        if account is None or not (account.alerts or is_of_list):
+            raise Unwritable("the account wants none")
+        to = {"dashboard_url": self._dashboard_url, "sender": self._sender}
+        if is_of_list:
+            done = list_mail.from_body(outbox_message.body)
+            if self._now() > done.at + STALE_AFTER:
+                raise Unwritable("the list is long done")
+            return list_mail.compose_list(done, account, **to)
+        alert = from_body(outbox_message.body)
+        if self._now() > alert.figures.period_end + STALE_AFTER:
+            raise Unwritable("its period is long over")
+        return compose(alert, account, **to)
 
     def _wait_s(self, message: OutboxMessage) -> float | None:
         """Return the seconds until the next try; None after TRIED_FOR."""

@@ -16,12 +16,14 @@ from typing import TypeVar
 
 import trio
 
+from mailprobe.api.alerts.list_mail import DoneList, to_body
 from mailprobe.api.error_table import row_of
 from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.api.lists.callbacks import callback_of
 from mailprobe.api.lists.conversations import ConversationLog
 from mailprobe.api.lists.lease_extension import SHARED_S, LeaseExtension
 from mailprobe.api.lists.shares import ClaimSize, WaitingAccounts, claim_room, last_in_turn
+from mailprobe.api.lists.table import read_marks
 from mailprobe.api.observability.spans import start_span
 from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
 from mailprobe.api.quota.charge import charge
@@ -38,12 +40,13 @@ from mailprobe.api.quota.self_protection import PROBE_EVERY_S
 from mailprobe.api.quota.service import QuotaService
 from mailprobe.api.quota.set_aside import PAUSED_S, ReturnTurns, SetAside, patience_of
 from mailprobe.api.refusals import NeverFits, Overloaded, ProbingUnavailable, RateLimited, Refusal
+from mailprobe.api.results.advice import ANSWERS
 from mailprobe.api.results.chunk_lines import addresses_of, passing_of
 from mailprobe.engine import paused_among
 from mailprobe.engine.background import running_loops
 from mailprobe.storage.base.lease_holders import new_holder
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.list_records import ListChunk, ListClaim, ListShare
+from mailprobe.storage.list_records import ListChunk, ListClaim, ListShare, StoredList
 
 log = logging.getLogger("mailprobe.lists")
 
@@ -348,9 +351,9 @@ class ListQueue:
         await self._store.release_chunk(claim, self._now())
 
     async def finish(self, claim: ListClaim) -> None:
-        """Begin another pass; else store the callback, then end the list.
+        """Begin another pass; else store the callback and the mail, then end the list.
 
-        A repetition finds the callback there. A claim that has ended does nothing, for instance
+        A repetition finds both there. A claim that has ended does nothing, for instance
         after this process stood still: another one may have begun the pass, and the list goes on.
         """
         found = await self._store.stored_list(claim.list.id)
@@ -367,7 +370,22 @@ class ListQueue:
         if order is not None:
             await store_callback(self._quota, claim, order)
             self._wake_jobs()
+        if found.mails:
+            await self._mail(found)
         await self._store.change_list(found.id, "done", before=["running"])
+
+    async def _mail(self, found: StoredList) -> None:
+        """Store the mail that the list is done; a repetition changes nothing."""
+        counts = Counter[str]()
+        for kind, number in (await read_marks(self._store, found)).counts.items():
+            counts[ANSWERS[kind.light].kind] += number
+        done = DoneList(
+            found.id, found.name, found.addresses, counts["keep"], counts["confirm"],
+            counts["drop"], self._now(),
+        )  # fmt: skip
+        await self._store.enqueue_message(
+            "alert", found.account_id, done.message_name, to_body(done), due_at=self._now()
+        )
 
 
 @asynccontextmanager

@@ -47,7 +47,7 @@ COLUMNS = (
     + IS_TEST
     + ", lists.strict_clocks, lists.waits_until, lists.waits_for, lists.blank_rows,"
     " lists.ran_at, lists.ran_from, lists.asks_hosts, lists.trace, lists.patience_s,"
-    " lists.reading"
+    " lists.reading, lists.mails"
 )
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
@@ -304,6 +304,15 @@ def stored_list(db: Database, list_id: str) -> StoredList | None:
     return list_of(rows[0]) if rows else None
 
 
+def set_list_mail(db: Database, list_id: str, mails: bool) -> bool:
+    """Let the account get a mail when the list is done, or none; False if it has ended."""
+    changed = db.change(
+        "UPDATE lists SET mails = :mails WHERE id = :id AND ended_at IS NULL",
+        {"id": list_id, "mails": int(mails)},
+    )
+    return bool(changed)
+
+
 def list_lists(
     db: Database, account_id: str, *, limit: int, is_test: bool | None = None
 ) -> list[StoredList]:
@@ -327,13 +336,14 @@ def list_of(row: Row) -> StoredList:
     id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
     created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks, *waits = rest
     waits_until, waits_for, blank_rows, ran_at, ran_from, asks, trace, *more = waits
-    patience_s, reading = more
+    patience_s, reading, mails = more
     return StoredList(
         id, account, name, state, cause, rows, addresses, answered,
         json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
         rechecks, recheck_at and instant(recheck_at), bool(test), bool(strict_clocks),
         waits_until and instant(waits_until), waits_for, blank_rows,
         ran_at and instant(ran_at), ran_from or 0, bool(asks), trace, patience_s, reading,
+        bool(mails),
     )  # fmt: skip
 
 

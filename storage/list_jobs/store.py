@@ -29,6 +29,7 @@ from mailprobe.storage.list_jobs.lists import (
     list_columns,
     list_lists,
     release_chunk,
+    set_list_mail,
     stored_list,
 )
 from mailprobe.storage.list_records import (
@@ -51,6 +52,7 @@ class ListStore(StorePart):
     add_chunks = write(add_chunks)
     stored_list = read(stored_list)
     lists = read(list_lists)
+    set_list_mail = write(set_list_mail)
     release_chunk = write(release_chunk)
     list_waits = read(read_waits)
     record_part = write(record_part)

@@ -219,13 +219,9 @@ def _register_caps(pages: Blueprint, frame: Frame) -> None:
         return await frame.page("alert_test.html", "Limits", **await _test_values(frame))
 
 
-def _has_relay(frame: Frame) -> bool:
-    return frame.service.alerts is not None and frame.service.alerts.has_relay
-
-
 def _sends_to(frame: Frame, account: Account) -> bool:
     """Whether alerts of this account are sent at all."""
-    return account.alerts and account.tier != "own" and _has_relay(frame)
+    return account.alerts and account.tier != "own" and frame.sends_mail
 
 
 async def _test_values(frame: Frame) -> dict[str, object]:
@@ -243,7 +239,7 @@ async def _shown_caps(
 ) -> Response:
     return await frame.page(
         "caps.html", "Limits", status, typed=typed, alerts=alerts,
-        plan=frame.service.plan(caller()), has_relay=_has_relay(frame),
+        plan=frame.service.plan(caller()), has_relay=frame.sends_mail,
         **await _test_values(frame), **{"errors": {}, **more},
     )  # fmt: skip
 

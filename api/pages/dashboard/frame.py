@@ -128,6 +128,10 @@ class Frame:
         return self.service.links.base_url.startswith("https://")
 
     @property
+    def sends_mail(self) -> bool:
+        return self.service.alerts is not None and self.service.alerts.has_relay
+
+    @property
     def cookie(self) -> str:
         """The name of the sign-in's cookie."""
         return cookie_name(self.service.links.base_url)

@@ -71,6 +71,7 @@ _LEAST: Mapping[Role, tuple[str, ...]] = {
         "POST /dashboard/lists",
         f"POST {_LIST}/column",
         f"POST {_LIST}/<any(pause, resume, cancel):word>",
+        f"POST {_LIST}/mail",
         f"POST {_LIST}/delete",
         f"POST {_LIST}/share",
         f"POST {_LIST}/share/<int:number>/end",

@@ -24,7 +24,7 @@ QUEUES: dict[QueueName, str] = {
     "jobs": "Single verifications in the background",
     "callbacks": "Callbacks to deliver",
     "lists": "Parts of lists that run",
-    "alert": "Mails about limits",
+    "alert": "Mails about limits and lists",
     "meter": "Reports to the billing provider",
 }
 OPERATORS = {

@@ -145,16 +145,17 @@ async def new_list(
 
 async def list_values(frame: Frame, found: ListResponse, stored: StoredList) -> dict[str, object]:
     """What the page of a list shows: a preview of a new one, else its progress and its table."""
+    mail = {"mail_to": caller().account.email if frame.sends_mail else "", "mails": stored.mails}
     if not is_unstarted(found):
         marks = await read_marks(frame.service.store, stored)
         table = await table_values(frame, stored, table_query(request.args), marks)
         progress = progress_values(stored, found, marks.counts, frame.service.now())
-        return {"is_new": False, **progress, **table}
+        return {"is_new": False, **mail, **progress, **table}
     columns = await frame.service.store.list_columns(found.list_id)
     chunks = await frame.service.store.chunks(found.list_id, first=0, limit=CHUNKS_PREVIEWED)
     preview = await trio.to_thread.run_sync(preview_of, stored, columns, chunks)
     return {
-        "is_new": True, "preview": preview, "rechecks": stored.rechecks,
+        "is_new": True, **mail, "preview": preview, "rechecks": stored.rechecks,
         **await cost_values(frame, found),
     }  # fmt: skip
 
@@ -205,8 +206,21 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{LISTS_PAGE}/<id>/<any(pause, resume, cancel):word>")
     @frame.signed_in
     async def change_list(id: str, word: str) -> Response:
+        if word == "resume" and "mail" in await form_fields():  # a tick, as it is started
+            found, _ = await list_and_stored(frame, id)
+            await frame.service.store.set_list_mail(found.list_id, True)
         await frame.perform(f"{word}_list", id=id)
         return away(f"{LISTS_PAGE}/{id}")
+
+    @pages.post(f"{LISTS_PAGE}/<id>/mail")
+    @frame.signed_in
+    async def mail_list(id: str) -> Response:
+        """Let the account get a mail when the list is done, or none."""
+        found, _ = await list_and_stored(frame, id)
+        await frame.service.store.set_list_mail(
+            found.list_id, (await form_fields()).get("mail") == "1"
+        )
+        return away(f"{LISTS_PAGE}/{found.list_id}")
 
     @pages.post(f"{LISTS_PAGE}/<id>/delete")
     @frame.signed_in
