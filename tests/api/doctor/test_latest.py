@@ -40,7 +40,7 @@ async def test_many_who_look_share_the_checks_of_an_hour(autojump_clock: Clock) 
     assert machine.examined == 2
 
 
-async def test_checks_run_again_when_they_are_asked_for_but_not_at_each_click(
+async def test_checks_run_again_on_request_but_not_at_each_click(
     autojump_clock: Clock,
 ) -> None:
     machine = Machine()

@@ -23,7 +23,7 @@ ANN = Account("ann", "ann@example.org", "scale", START)
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-async def test_a_list_is_mailed_when_it_is_done_if_that_was_asked_for(
+async def test_a_list_is_mailed_when_it_is_done_if_that_is_wanted(
     wanted: bool, autojump_clock: Clock
 ) -> None:
     box = Mailbox()

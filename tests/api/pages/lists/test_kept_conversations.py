@@ -70,7 +70,7 @@ async def test_a_store_that_is_away_loses_conversations_and_no_answers(
         assert (got.status, b"Ask again and show" in got.octets) == (200, True)
 
 
-async def test_what_a_host_wrote_is_no_markup(autojump_clock: Clock) -> None:
+async def test_the_words_of_a_host_are_no_markup(autojump_clock: Clock) -> None:
     async with open_list_shop() as shop:
         visitor, list_id = await signed_in(shop), (await send(shop, LIST)).body["list_id"]
         await kept(shop, list_id)
