@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
@@ -85,19 +86,26 @@ def take_shots(lab: Lab, path: Path) -> None:
         ann.page.get_by_role("region", name="Conversation").wait_for()
         ann.page.screenshot(path=PICTURES / "try.png")
         ann.send_list(LIST)
+        take_pages(ann.page, {"survey": ann.page.url})
         ann.clean()
+        ann.page.set_viewport_size(SIZE)  # type: ignore[arg-type]
+        ann.page.emulate_media(color_scheme="light")
+        cleaned = ann.page.url
         ann.page.screenshot(path=PICTURES / "list.png")
         ann.open()
         ann.page.screenshot(path=PICTURES / "overview.png")
-        take_pages(ann.page, service.url)
+        take_pages(ann.page, {name: service.url + path for name, path in PAGES.items()})
+        take_pages(ann.page, {"list": cleaned})
+        ann.sign_out()
+        take_pages(ann.page, {"sign-in": f"{service.url}/dashboard/sign-in"})
         browser.close()
 
 
-def take_pages(page: Page, url: str) -> None:
+def take_pages(page: Page, urls: Mapping[str, str]) -> None:
     """Photograph each page in light and dark, on a screen and on a phone."""
     (PICTURES / "pages").mkdir(exist_ok=True)
-    for name, path in PAGES.items():
-        page.goto(url + path)
+    for name, url in urls.items():
+        page.goto(url)
         for size in SIZES:
             page.set_viewport_size(size)  # type: ignore[arg-type]
             for scheme in ("light", "dark"):
