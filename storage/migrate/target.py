@@ -186,7 +186,8 @@ class MigrationTarget:
 
         def act() -> None:
             names = sql.SQL(", ").join(sql.Identifier(table.name) for table in TABLES)
-            self._db.execute(sql.SQL("TRUNCATE {}").format(names))
+            # With what is not moved and refers to them, as conversations do to lists.
+            self._db.execute(sql.SQL("TRUNCATE {} CASCADE").format(names))
             self._db.execute("DELETE FROM store_properties WHERE name = %s", [MOVING])
 
         self._do(act)

@@ -197,6 +197,7 @@ async def fill_list(store: Store, caller: Caller) -> None:
     loaded = LoadedList(["email"], 1, 2)
     await store.change_list("l", "running", before=["loading"], loaded=loaded)
     await store.keep_marks("l", {0: {0: "\u0100"}})
+    await store.share_report("l", "hash of a link", for_s=86_400.0)
     [claim] = await store.claim_chunks(
         limit=1, lease_s=15.0, each_max=1, shares={}, after="", holder=None
     )
@@ -221,6 +222,7 @@ async def everything_in(store: Store) -> list[Any]:
     found += [await store.list_columns("l"), await store.has_sign_in_ended("signed out")]
     found += [await store.list_marks("l", first=0), await store.pauses()]
     found += [await store.list_waits(["l"]), await store.host_tolerances()]
+    found += [await store.shared_reports("l"), await store.list_of_report("hash of a link")]
     found += [await store.link("link", "browser")]
     for account in await store.accounts():
         id = account.id
