@@ -285,13 +285,14 @@ def unserved(path: Path) -> Iterator[None]:
     with explain_error(path):
         lock = WriterQueue(path)
     with closing(lock):
-        if not lock.try_enter():
-            raise DatabaseInUse(f"{path} is in use: stop the service, or the other command, first")
+        is_ours = lock.try_enter()
         with explain_error(path):
             holder = holder_of(path) if path.exists() else None
         if holder is not None:
             who = f"process {holder}" if holder else "a process elsewhere"
             raise DatabaseInUse(f"{path} is being served by {who}: stop it first")
+        if not is_ours:  # by one that has not opened it yet
+            raise DatabaseInUse(f"{path} is in use: stop the service, or the other command, first")
         yield
 
 

@@ -142,9 +142,14 @@ def newer(path: Path) -> None:
 
 
 # What the scripts after the one of the key's check value have added.
+LATER_TABLES = (
+    *("store_properties", "host_tolerances", "list_waits"),
+    *("sign_ins", "sign_in_links", "people", "shared_reports", "conversations"),
+)
 LATER_COLUMNS = (
     *(("lists", "reading"), ("lists", "patience_s")),
     *(("list_chunks", "waits_since"), ("list_chunks", "waits")),
+    *(("audit_entries", "actor_person"), ("lists", "mails")),
 )
 
 
@@ -152,7 +157,7 @@ def of_an_earlier_version(path: Path) -> None:
     """Make of a backup what earlier versions wrote: no trailer, no mark, no check value of the key."""
     remove_mark(path)
     with opened(path) as db:
-        for table in ("store_properties", "host_tolerances", "list_waits"):
+        for table in LATER_TABLES:
             db.execute(f"DROP TABLE {table}")
         for table, column in LATER_COLUMNS:
             db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")

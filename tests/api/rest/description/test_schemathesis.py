@@ -29,8 +29,8 @@ max_keys = 1_000_000
 """
 
 # A key that comes again is rightly answered with 409 or 422; what is no key may stay so.
-# No schema can express which hosts may be called back. Nor that evidence
-# does not go together with a webhook or async.
+# No schema can express which hosts may be called back. Nor that evidence and advice
+# do not go together with a webhook or async.
 # Each answer is written down.
 HOOKS = """
 from ipaddress import IPv4Address
@@ -71,7 +71,7 @@ def before_call(context, case, kwargs):
     body = case.body
     if isinstance(body, dict) and str(body.get("webhook")).startswith("https://"):
         body["webhook"] = "https://hooks.example.org/mail"
-    if isinstance(body, dict) and (case.query or {}).get("evidence") == "1":
+    if isinstance(body, dict) and {"evidence", "advice"} & {n for n, on in (case.query or {}).items() if on == "1"}:
         body.pop("webhook", None)
         if body.get("async") is True:
             body["async"] = False
