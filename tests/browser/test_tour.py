@@ -25,7 +25,7 @@ def test_a_newcomer_reaches_a_filtered_list_by_clicks_alone(
     page.get_by_text("Download these rows").wait_for()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download as CSV").click()
-    assert download.value.suggested_filename == "list.verified.csv"
+    assert download.value.suggested_filename == "list.drop.csv"
     download.value.save_as(tmp_path / "list.csv")
     with (tmp_path / "list.csv").open(encoding="utf-8", newline="") as file:
         lights = {row["light"] for row in csv.DictReader(file)}
