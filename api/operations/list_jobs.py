@@ -301,7 +301,7 @@ async def _found(service: Service, call: Call) -> StoredList:
 
 
 def formulas_of(text: str | None) -> Formulas | None:
-    """What becomes of formulas; None for what is no such word."""
+    """Return how formulas are written; None if the word is unknown."""
     known: dict[str, Formulas] = {"guard": "guard", "keep": "keep"}
     return "guard" if text is None else known.get(text)
 

@@ -209,20 +209,23 @@ class ConnectionOpener:
         is_shut = cause.rule in SHUT_RULES or cause.greeting
         if cause.rule == CLOSED_RULE:
             is_shut = self._pool.rest.backoff.failures >= CLOSED_BEFORE
-        if cause.rule == SILENT_RULE and self._are_others_silent(self._now() - OTHERS_S):
+        if not is_shut or self._pool.sessions or not self._pool.budget.may_have_banned(self._now()):
             return False
-        return is_shut and not self._pool.sessions and self._pool.blocked(cause.words)
+        is_ours = cause.rule == SILENT_RULE and self._are_others_silent(self._now() - OTHERS_S)
+        return not is_ours and self._pool.blocked(cause.words)
 
     def _are_others_silent(self, since: float) -> bool:
         """Are other hosts asked, of which none has answered since?"""
-        asked = 0
-        for other in self._dispatcher.pools.values():
-            if other is not self._pool:
-                if other.budget.answered_since(since):
-                    return False
-                failed_at = other.opener.failed_at.values()
-                asked += other.connections.now > 0 or any(at >= since for at in failed_at)
-        return asked >= OTHERS_LEAST
+        others = [each for each in self._dispatcher.pools.values() if each is not self._pool]
+        if any(each.budget.answered_since(since) for each in others):
+            return False
+        return sum(each.opener.is_asking(since) for each in others) >= OTHERS_LEAST
+
+    def is_asking(self, since: float) -> bool:
+        """Is a connection open or under way, or has one failed since?"""
+        return (
+            self._pool.connections.now > 0 or max(self.failed_at.values(), default=NEVER) >= since
+        )
 
     async def _try_address(self, address: str) -> ServedSession | Cause | None:
         """Return a session, which keeps the permit; a cause that holds for all probes; or None."""

@@ -617,13 +617,16 @@ class Tolerance:
         """Has it answered a recipient since?"""
         return self._answered_at >= at
 
+    def may_have_banned(self, now: float) -> bool:
+        """Does it rest after a ban, or has it answered and refused enough within the hour for one?"""
+        self._drop_old(now)
+        refused = now - self._answered_at < BAN_AFTER_S and len(self._times) >= BAN_LEAST
+        return refused or self.is_resting(now)
+
     def blocked(self, now: float) -> bool:
         """The host does not let us in any more. Is that a ban? Then rest, and remember what it took."""
-        self._drop_old(now)
-        if now < self._bans.rest_until:
-            return True
-        if now - self._answered_at >= BAN_AFTER_S or len(self._times) < BAN_LEAST:
-            return False
+        if self.is_resting(now) or not self.may_have_banned(now):
+            return self.is_resting(now)
         count = self._guard.count
         for at, untaken in self._untaken:
             if at <= self._answered_at - TOOK_S:

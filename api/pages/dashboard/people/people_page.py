@@ -114,7 +114,7 @@ ERRORS: Mapping[type[Exception], str] = {
 
 
 def _role(form: Mapping[str, str]) -> Role:
-    """The role that the form has; the least where it has none of ours."""
+    """Return the role that the form names; a viewer's if it names no known one."""
     return next((each for each in ROLES if each == form.get("role")), ROLES[0])
 
 

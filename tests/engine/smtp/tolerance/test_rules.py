@@ -6,6 +6,7 @@ from mailprobe.engine.smtp.leases.ledger import CEILING
 from mailprobe.engine.smtp.tolerance.bans import RESTS_S
 from mailprobe.engine.smtp.tolerance.host import (
     AIM_S,
+    BAN_LEAST,
     LIST_WAIT_S,
     OWN_START,
     SHARED_START,
@@ -427,3 +428,15 @@ def test_a_record_of_a_host_that_never_grew_changes_nothing():
     again = Tolerance()
     again.learn(tolerance_of(refused=2).to_record(T0), 0.0)
     assert (again.tolerance, again.session_max) == (OWN_START, 2)
+
+
+def test_a_host_that_refused_few_or_long_ago_cannot_have_banned() -> None:
+    """Dead hosts are many: nothing more is looked at for them."""
+    host = Tolerance()
+    assert not host.may_have_banned(T0)
+    for number in range(BAN_LEAST):
+        assert not host.may_have_banned(T0)
+        host.send(LIST, "me", T0 + number)
+        host.answered(LIST, "me", T0 + number, accepted=False, refused=True)
+    assert host.may_have_banned(T0 + BAN_LEAST)
+    assert not host.may_have_banned(T0 + 2 * HOUR_S)
