@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from mailprobe.api import refusals
-from mailprobe.api.refusals import Refusal, Section
-from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX, Instant, says
+from . import refusals
+from .refusals import Refusal, Section
+from .schema import BODY_OCTETS_MAX, BODY_S_MAX, Instant, says
 
 
 class ApiError(Struct, frozen=True):

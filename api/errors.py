@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 
 import click
 
-from mailprobe.api.terminal import plain
+from .terminal import plain
 
 
 class CommandError(click.ClickException):

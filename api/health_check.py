@@ -13,8 +13,8 @@ import json
 import os
 import sys
 
-from mailprobe.api.setting_values import Bind
-from mailprobe.api.settings import Settings, WrongSetting
+from .setting_values import Bind
+from .settings import Settings, WrongSetting
 
 TIMEOUT_S = 2.0  # the service itself gives its database one second
 PATH = "/health"

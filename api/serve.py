@@ -20,63 +20,6 @@ from pathlib import Path
 import trio
 from trio.lowlevel import checkpoint
 
-from mailprobe.api.admission.connections import LiveConnections
-from mailprobe.api.alerts.sender import Alerts, open_alerts
-from mailprobe.api.billing.billing import open_payments
-from mailprobe.api.doctor.checks import Check
-from mailprobe.api.doctor.egresses import examine_machine
-from mailprobe.api.doctor.latest import MachineChecks
-from mailprobe.api.downloads.disposable_hosts import download_hosts, keep_fresh
-from mailprobe.api.egress.control import StoredControl, open_control
-from mailprobe.api.egress.ways import dial_of
-from mailprobe.api.error_table import Links, octets_of_code
-from mailprobe.api.gc_tuning import tune_collector
-from mailprobe.api.http.encoder import PROTOCOL_ERRORS, ErrorBody
-from mailprobe.api.http.listeners import listeners_on
-from mailprobe.api.http.server import drain_on_signals, serve_app
-from mailprobe.api.http.shared import Limits
-from mailprobe.api.jobs.delivery import WebhookSender, open_webhook_sender
-from mailprobe.api.jobs.worker import open_jobs
-from mailprobe.api.lists.worker import open_lists
-from mailprobe.api.live.server import LiveServer
-from mailprobe.api.mcp.app import create_tools_app
-from mailprobe.api.mcp.jsonrpc import error_body as rpc_error_body
-from mailprobe.api.observability import request_context
-from mailprobe.api.observability.exposition import page, serve_page
-from mailprobe.api.observability.metrics import Metrics
-from mailprobe.api.observability.reputation import ReputationCounter
-from mailprobe.api.observability.request_context import request_rejected
-from mailprobe.api.observability.shared_counters import SharedCounters
-from mailprobe.api.observability.traces import open_traces
-from mailprobe.api.operations.health import HEALTH
-from mailprobe.api.operations.list_jobs import LISTS
-from mailprobe.api.operations.table import description
-from mailprobe.api.operations.verify import LIVE
-from mailprobe.api.pages.about_probes import about_probes
-from mailprobe.api.pages.dashboard.documentation_key import reader_of
-from mailprobe.api.pages.dashboard.frame import LISTS_PAGE, Frame
-from mailprobe.api.pages.dashboard.operators import Operators
-from mailprobe.api.pages.dashboard.sign_ins import SignIns
-from mailprobe.api.pages.dashboard.views import dashboard_blueprint
-from mailprobe.api.pages.examples import Places
-from mailprobe.api.pages.views import Documentation, pages_blueprint
-from mailprobe.api.quota.background_writes import open_background_writes
-from mailprobe.api.quota.connection_leases import is_shared, open_leases
-from mailprobe.api.quota.list_limits import ListLimits
-from mailprobe.api.quota.pauses import FleetPauses
-from mailprobe.api.quota.plans import Plans
-from mailprobe.api.quota.refusal_leases import open_refusal_leases
-from mailprobe.api.quota.self_probe import PROVIDERS, is_greeted
-from mailprobe.api.quota.self_protection import SelfProtection
-from mailprobe.api.quota.shared_cache import StoredSharedCache, exchanging
-from mailprobe.api.rest.app import ApiApp, create_api
-from mailprobe.api.service import Build, Deployment, Payments, Service, new_service
-from mailprobe.api.setting_values import Bind
-from mailprobe.api.settings import Settings
-from mailprobe.api.sign_in.check import examine_sign_in
-from mailprobe.api.sign_in.mails import open_sign_in_mails
-from mailprobe.api.sign_in.openid import open_openid, openid_settings
-from mailprobe.api.watchdog import Watchdog
 from mailprobe.engine import Engine, open_engine
 from mailprobe.engine.background import contained, running_loops, supervised
 from mailprobe.engine.egress import ONE_EGRESS
@@ -90,6 +33,64 @@ from mailprobe.storage import StoreSize, is_postgres, newest_schema, open_store,
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.list_records import PATIENCE_S
 from mailprobe.storage.store import Store
+
+from .admission.connections import LiveConnections
+from .alerts.sender import Alerts, open_alerts
+from .billing.billing import open_payments
+from .doctor.checks import Check
+from .doctor.egresses import examine_machine
+from .doctor.latest import MachineChecks
+from .downloads.disposable_hosts import download_hosts, keep_fresh
+from .egress.control import StoredControl, open_control
+from .egress.ways import dial_of
+from .error_table import Links, octets_of_code
+from .gc_tuning import tune_collector
+from .http.encoder import PROTOCOL_ERRORS, ErrorBody
+from .http.listeners import listeners_on
+from .http.server import drain_on_signals, serve_app
+from .http.shared import Limits
+from .jobs.delivery import WebhookSender, open_webhook_sender
+from .jobs.worker import open_jobs
+from .lists.worker import open_lists
+from .live.server import LiveServer
+from .mcp.app import create_tools_app
+from .mcp.jsonrpc import error_body as rpc_error_body
+from .observability import request_context
+from .observability.exposition import page, serve_page
+from .observability.metrics import Metrics
+from .observability.reputation import ReputationCounter
+from .observability.request_context import request_rejected
+from .observability.shared_counters import SharedCounters
+from .observability.traces import open_traces
+from .operations.health import HEALTH
+from .operations.list_jobs import LISTS
+from .operations.table import description
+from .operations.verify import LIVE
+from .pages.about_probes import about_probes
+from .pages.dashboard.documentation_key import reader_of
+from .pages.dashboard.frame import LISTS_PAGE, Frame
+from .pages.dashboard.operators import Operators
+from .pages.dashboard.sign_ins import SignIns
+from .pages.dashboard.views import dashboard_blueprint
+from .pages.examples import Places
+from .pages.views import Documentation, pages_blueprint
+from .quota.background_writes import open_background_writes
+from .quota.connection_leases import is_shared, open_leases
+from .quota.list_limits import ListLimits
+from .quota.pauses import FleetPauses
+from .quota.plans import Plans
+from .quota.refusal_leases import open_refusal_leases
+from .quota.self_probe import PROVIDERS, is_greeted
+from .quota.self_protection import SelfProtection
+from .quota.shared_cache import StoredSharedCache, exchanging
+from .rest.app import ApiApp, create_api
+from .service import Build, Deployment, Payments, Service, new_service
+from .setting_values import Bind
+from .settings import Settings
+from .sign_in.check import examine_sign_in
+from .sign_in.mails import open_sign_in_mails
+from .sign_in.openid import open_openid, openid_settings
+from .watchdog import Watchdog
 
 log = logging.getLogger("mailprobe.serve")
 

@@ -9,30 +9,31 @@ from typing import Protocol
 
 import msgspec
 
-from mailprobe.api.admission.overload import AdmissionQueue
-from mailprobe.api.admission.request_bodies import BodyBudget
-from mailprobe.api.doctor.latest import MachineChecks
-from mailprobe.api.egress.control import StoredControl
-from mailprobe.api.error_table import Links
-from mailprobe.api.forms.proof_of_work import ProofOfWork
-from mailprobe.api.forms.visitors import Networks, VisitorLimit, is_in, visitor_address
-from mailprobe.api.keys import Draw
-from mailprobe.api.observability.key_uses import KeyUses
-from mailprobe.api.observability.metrics import Load
-from mailprobe.api.observability.reputation import ReputationCounter
-from mailprobe.api.observability.request_context import NO_REQUEST_LOG, RequestLog
-from mailprobe.api.quota.background_writes import BackgroundWrites
-from mailprobe.api.quota.capacity import LISTED, Capacity
-from mailprobe.api.quota.list_limits import LIST_LIMITS, ListLimits
-from mailprobe.api.quota.pauses import FleetPauses
-from mailprobe.api.quota.plans import PLANS, Plans, PricingPlan
-from mailprobe.api.quota.self_protection import SelfProtection
-from mailprobe.api.quota.service import QuotaService, Watch, not_observed
-from mailprobe.api.store_health import StoreCheck
 from mailprobe.engine import Engine
 from mailprobe.storage import utc_now
 from mailprobe.storage.records import Account, Caller
 from mailprobe.storage.store import Store
+
+from .admission.overload import AdmissionQueue
+from .admission.request_bodies import BodyBudget
+from .doctor.latest import MachineChecks
+from .egress.control import StoredControl
+from .error_table import Links
+from .forms.proof_of_work import ProofOfWork
+from .forms.visitors import Networks, VisitorLimit, is_in, visitor_address
+from .keys import Draw
+from .observability.key_uses import KeyUses
+from .observability.metrics import Load
+from .observability.reputation import ReputationCounter
+from .observability.request_context import NO_REQUEST_LOG, RequestLog
+from .quota.background_writes import BackgroundWrites
+from .quota.capacity import LISTED, Capacity
+from .quota.list_limits import LIST_LIMITS, ListLimits
+from .quota.pauses import FleetPauses
+from .quota.plans import PLANS, Plans, PricingPlan
+from .quota.self_protection import SelfProtection
+from .quota.service import QuotaService, Watch, not_observed
+from .store_health import StoreCheck
 
 
 class Payments(Protocol):

@@ -15,9 +15,10 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from mailprobe.api.settings_files import Unreadable, check_authorities, read_text
 from mailprobe.engine.own_lists import NO_OWN_LISTS, OwnLists
 from mailprobe.engine.settings import EngineSettings
+
+from .settings_files import Unreadable, check_authorities, read_text
 
 HOSTS_FILE = Path("/etc/hosts")
 

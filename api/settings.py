@@ -13,10 +13,14 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
-from mailprobe.api import setting_values as types
-from mailprobe.api.egress.file import read_egress_file
-from mailprobe.api.forms.proof_of_work import BITS_MAX
-from mailprobe.api.setting_values import (
+from mailprobe.engine.egress import ONE_EGRESS
+from mailprobe.engine.own_lists import NO_OWN_LISTS
+from mailprobe.engine.settings import DOH_URLS, EngineSettings
+
+from . import setting_values as types
+from .egress.file import read_egress_file
+from .forms.proof_of_work import BITS_MAX
+from .setting_values import (
     Bind,
     ValueType,
     host_name,
@@ -27,10 +31,7 @@ from mailprobe.api.setting_values import (
     whole,
     word,
 )
-from mailprobe.api.settings_files import Unreadable, read_toml
-from mailprobe.engine.egress import ONE_EGRESS
-from mailprobe.engine.own_lists import NO_OWN_LISTS
-from mailprobe.engine.settings import DOH_URLS, EngineSettings
+from .settings_files import Unreadable, read_toml
 
 PREFIX = "MAILPROBE_"
 FILE = "mailprobe.toml"

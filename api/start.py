@@ -1,12 +1,12 @@
 """Entry point of the console script; Ctrl-C works from here on (see mailprobe.api.interrupts)."""
 
-from mailprobe.api.interrupts import end_at_interrupts
+from .interrupts import end_at_interrupts
 
 end_at_interrupts()
 
 
 def main() -> None:
-    from mailprobe.api.cli import main as command
+    from .cli import main as command
 
     try:
         command()

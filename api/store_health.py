@@ -5,9 +5,10 @@ from math import inf
 
 import trio
 
-from mailprobe.api.quota.background_writes import BackgroundWrites
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.store import Store
+
+from .quota.background_writes import BackgroundWrites
 
 log = logging.getLogger("mailprobe.health")
 

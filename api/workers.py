@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
-from mailprobe.api.signals import drain_signals
+from .signals import drain_signals
 
 logger = logging.getLogger("mailprobe.workers")
 

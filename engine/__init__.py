@@ -13,30 +13,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mailprobe.engine.engine_calls import VerifierClosedError
-    from mailprobe.engine.evidence import Evidence
-    from mailprobe.engine.library import (
+    from .engine_calls import VerifierClosedError
+    from .evidence import Evidence
+    from .library import (
         FullVerdict,
         HeloNameWarning,
         Verifier,
         averify,
         verify,
     )
-    from mailprobe.engine.lists.own_list_files import WrongList, read_own_lists
-    from mailprobe.engine.observer import EngineStatistics, Observer
-    from mailprobe.engine.own_lists import OwnLists
-    from mailprobe.engine.settings import EngineSettings
-    from mailprobe.engine.stream.answers import Answer, Answers, in_order
-    from mailprobe.engine.stream.engine import (
+    from .lists.own_list_files import WrongList, read_own_lists
+    from .observer import EngineStatistics, Observer
+    from .own_lists import OwnLists
+    from .settings import EngineSettings
+    from .stream.answers import Answer, Answers, in_order
+    from .stream.engine import (
         Engine,
         deciding_rules,
         load_rules_and_lists,
         open_engine,
     )
-    from mailprobe.engine.stream.known_answers import KnownAnswers, known_answers
-    from mailprobe.engine.stream.paused_texts import paused_among
-    from mailprobe.engine.stream.scheduler import open_answers
-    from mailprobe.engine.verdict import Verdict
+    from .stream.known_answers import KnownAnswers, known_answers
+    from .stream.paused_texts import paused_among
+    from .stream.scheduler import open_answers
+    from .verdict import Verdict
 else:
     _MODULES = {
         "mailprobe.engine.engine_calls": ("VerifierClosedError",),

@@ -13,10 +13,10 @@ from itertools import count
 
 import trio
 
-from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.stream.answers import Answer
-from mailprobe.engine.stream.engine import Engine, open_engine
-from mailprobe.engine.stream.scheduler import open_answers
+from .settings import EngineSettings
+from .stream.answers import Answer
+from .stream.engine import Engine, open_engine
+from .stream.scheduler import open_answers
 
 UNREAD_MAX = 1_000  # answers that wait for a reader; as many again are ready in the engine
 CLOSE_S = 0.5  # for QUIT on each connection; mail hosts that are slower are not waited for

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from mailprobe.engine.verdict import Blame, Reason
+from .verdict import Blame, Reason
 
 LINE_OCTETS_MAX = 512  # RFC 5321 4.5.3.1.5; hosts send longer lines, but no more is needed
 CONVERSATION_LINES_MAX = 100  # as many as a reply may have (RFC 5321 has no bound)

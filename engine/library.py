@@ -25,15 +25,15 @@ from typing import Any, Protocol, Self
 import msgspec
 import trio
 
-from mailprobe.engine.engine_calls import (
+from .engine_calls import (
     EngineCalls,
     EngineThread,
     open_calls_here,
 )
-from mailprobe.engine.lights import Light, light_of
-from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.stream.answers import Answer
-from mailprobe.engine.verdict import Blame, Reason, Verdict
+from .lights import Light, light_of
+from .settings import EngineSettings
+from .stream.answers import Answer
+from .verdict import Blame, Reason, Verdict
 
 PASSED_OVER = frozenset({"mailprobe", "asyncio", "trio", "outcome"})  # frames of no caller
 

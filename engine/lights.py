@@ -7,7 +7,7 @@ the first row that fits decides. Pure.
 from collections.abc import Callable
 from typing import Literal
 
-from mailprobe.engine.verdict import Verdict
+from .verdict import Verdict
 
 Light = Literal["GREEN_LIGHT", "YELLOW_LIGHT", "RED_LIGHT"]
 LIGHTS_BEST_FIRST: tuple[Light, ...] = ("GREEN_LIGHT", "YELLOW_LIGHT", "RED_LIGHT")

@@ -7,7 +7,7 @@ without one, nothing is reported and no extra clock is read.
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from mailprobe.engine.verdict import Outcome
+from .verdict import Outcome
 
 Recalled = Literal["mx", "addresses"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailprobe.engine.address import Address
+from .address import Address
 
 
 @dataclass(frozen=True, slots=True)

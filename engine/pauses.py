@@ -10,9 +10,9 @@ among its exchanges is paused, so that none is connected to after the others hav
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mailprobe.engine.dns.messages import MailExchange
-from mailprobe.engine.egress import StateListeners
-from mailprobe.engine.own_lists import with_parents
+from .dns.messages import MailExchange
+from .egress import StateListeners
+from .own_lists import with_parents
 
 PAUSED_RULE = "paused"  # decides what is paused
 

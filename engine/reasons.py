@@ -6,11 +6,11 @@ are documented in docs/verdicts.md. Pure: no clock, no network.
 
 from typing import NamedTuple
 
-from mailprobe.engine.dns.messages import DNS_LAG_RULE
-from mailprobe.engine.smtp.catchall import RANDOM_UNANSWERED, RANDOM_UNASKED
-from mailprobe.engine.smtp.replies.rules import Meaning, standard_rules
-from mailprobe.engine.smtp.tolerance.limits import BAN_RULE
-from mailprobe.engine.verdict import Blame, Outcome, Reason, Verdict
+from .dns.messages import DNS_LAG_RULE
+from .smtp.catchall import RANDOM_UNANSWERED, RANDOM_UNASKED
+from .smtp.replies.rules import Meaning, standard_rules
+from .smtp.tolerance.limits import BAN_RULE
+from .verdict import Blame, Outcome, Reason, Verdict
 
 
 class VerdictCause(NamedTuple):

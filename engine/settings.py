@@ -6,8 +6,8 @@ the environment; mailprobe.api.settings does.
 
 from dataclasses import dataclass, field
 
-from mailprobe.engine.egress import ONE_EGRESS, Egresses
-from mailprobe.engine.own_lists import NO_OWN_LISTS, OwnLists
+from .egress import ONE_EGRESS, Egresses
+from .own_lists import NO_OWN_LISTS, OwnLists
 
 DOH_URLS = ("https://9.9.9.10/dns-query", "https://1.1.1.1/dns-query")
 

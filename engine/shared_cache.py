@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from mailprobe.engine.background import log_fault
+from .background import log_fault
 
 FactKind = Literal["backoff", "strike", "acceptance", "route"]
 

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from mailprobe.storage.base.schema_state import SchemaState
-from mailprobe.storage.contract import STANDARD_SIZE, StoreSize, is_postgres, shown
-from mailprobe.storage.store import Store
+from .base.schema_state import SchemaState
+from .contract import STANDARD_SIZE, StoreSize, is_postgres, shown
+from .store import Store
 
 __all__ = [
     "SchemaState",
@@ -48,11 +48,11 @@ async def open_store(
     """
     name = str(url_or_path)
     if name == "memory:":
-        from mailprobe.storage.sqlite.memory import MemoryStore
+        from .sqlite.memory import MemoryStore
 
         yield MemoryStore(now)
     elif is_postgres(name):
-        from mailprobe.storage.postgres.store import open_postgres
+        from .postgres.store import open_postgres
 
         clock = None if now is utc_now else now
         async with open_postgres(name, secret_key=secret_key, now=clock, size=size) as store:
@@ -61,7 +61,7 @@ async def open_store(
         scheme, _, _ = name.partition("://")
         raise ValueError(f"no store is known for {scheme}:// URLs; give a path, or postgresql://…")
     else:
-        from mailprobe.storage.sqlite.store import open_sqlite
+        from .sqlite.store import open_sqlite
 
         async with open_sqlite(Path(name), secret_key=secret_key, now=now, size=size) as file:
             yield file
@@ -76,9 +76,9 @@ def newest_schema(url_or_path: str) -> int:
 def schema_state(url_or_path: str) -> SchemaState:
     """Read which schema a database has, without a change to it. Raises as `open_store()` does."""
     if is_postgres(url_or_path):
-        from mailprobe.storage.postgres.driver.schema import schema_state as of_postgres
+        from .postgres.driver.schema import schema_state as of_postgres
 
         return of_postgres(url_or_path)
-    from mailprobe.storage.sqlite.file import schema_state as of_file
+    from .sqlite.file import schema_state as of_file
 
     return of_file(Path(url_or_path))

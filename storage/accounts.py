@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import uuid4
 
-from mailprobe.storage import audit
-from mailprobe.storage.audit import Act, ActKind
-from mailprobe.storage.base.checks import at_most, check_changes
-from mailprobe.storage.base.columns import (
+from . import audit
+from .audit import Act, ActKind
+from .base.checks import at_most, check_changes
+from .base.columns import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
     KEY_COLUMNS,
@@ -18,11 +18,11 @@ from mailprobe.storage.base.columns import (
     micros,
     origins_column,
 )
-from mailprobe.storage.commands import CreateKey, FindCaller
-from mailprobe.storage.contract import KEY_USE_EVERY, LISTED_MAX
-from mailprobe.storage.database import Database, NotUnique
-from mailprobe.storage.list_jobs import lists
-from mailprobe.storage.records import (
+from .commands import CreateKey, FindCaller
+from .contract import KEY_USE_EVERY, LISTED_MAX
+from .database import Database, NotUnique
+from .list_jobs import lists
+from .records import (
     SERVICE,
     Account,
     Actor,
@@ -33,9 +33,9 @@ from mailprobe.storage.records import (
     KeyKind,
     Tier,
 )
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read, write
-from mailprobe.storage.upkeep.account_deletion import delete_some
+from .store_part import StorePart
+from .transaction import read, write
+from .upkeep.account_deletion import delete_some
 
 # What the entries of a change are called, by the fields that they are about.
 CHANGES: Mapping[ActKind, Sequence[str]] = {

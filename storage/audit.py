@@ -13,13 +13,13 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import uuid4
 
-from mailprobe.storage.base.checks import at_most
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.database import Database, Row
-from mailprobe.storage.records import Actor
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read, write
+from .base.checks import at_most
+from .base.columns import instant, micros
+from .contract import LISTED_MAX
+from .database import Database, Row
+from .records import Actor
+from .store_part import StorePart
+from .transaction import read, write
 
 AUDIT_KEPT = timedelta(days=90)  # by then an address may be another person's
 # Of an account and a kind, the newest: with each kind, 40 MB an account. The kinds are counted

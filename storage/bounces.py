@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.database import Database
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read
+from .base.columns import instant, micros
+from .database import Database
+from .store_part import StorePart
+from .transaction import read
 
 BOUNCES_KEPT = timedelta(days=90)  # by then a mailbox may have a new owner
 BOUNCES_MAX = 200_000  # of an account, the newest: 30 MB; to trim them takes some milliseconds

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar, TypeVarTuple
 
-from mailprobe.storage.base.lease_allocation import LeaseRequest
-from mailprobe.storage.list_records import ChunkPart
-from mailprobe.storage.records import (
+from .base.lease_allocation import LeaseRequest
+from .list_records import ChunkPart
+from .records import (
     SERVICE,
     Actor,
     Attempt,

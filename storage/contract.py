@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from mailprobe.storage.records import MessageKind
+from .records import MessageKind
 
 DEFAULT_FOLDER = Path("data")  # of the database where no other is named: it is created
 POSTGRES = ("postgresql://", "postgres://")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from mailprobe.storage.records import Caller
+from .records import Caller
 
 Row = tuple[Any, ...]
 Values = Mapping[str, Any]

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
 
-from mailprobe.storage import audit
-from mailprobe.storage.audit import Act, ActKind
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.database import Database
-from mailprobe.storage.records import SERVICE, Actor
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read, write
+from . import audit
+from .audit import Act, ActKind
+from .base.columns import instant, micros
+from .database import Database
+from .records import SERVICE, Actor
+from .store_part import StorePart
+from .transaction import read, write
 
 TRIAL_EVERY = timedelta(minutes=5)  # one address of a quarantined egress, over the fleet
 # Days and replies of an egress: so long is a month of warm-up seen, and who refused it.

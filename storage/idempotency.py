@@ -1,9 +1,9 @@
 """The first requests with idempotency keys, and their answers. The SQL is each database's own."""
 
-from mailprobe.storage.base.lease_holders import own_holder
-from mailprobe.storage.commands import BeginIdempotent, FinishIdempotent
-from mailprobe.storage.records import Answered, IdempotencyRecord
-from mailprobe.storage.store_part import (
+from .base.lease_holders import own_holder
+from .commands import BeginIdempotent, FinishIdempotent
+from .records import Answered, IdempotencyRecord
+from .store_part import (
     StorePart,
     encrypted_answer,
     idempotency_context,

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TypeVar
 
-from mailprobe.storage.base.checks import at_most, check_outcome
-from mailprobe.storage.base.columns import JOB_COLUMNS, attempt_of, job_of, micros
-from mailprobe.storage.commands import (
+from .base.checks import at_most, check_outcome
+from .base.columns import JOB_COLUMNS, attempt_of, job_of, micros
+from .commands import (
     AbandonJob,
     ClaimJobs,
     CreateJob,
@@ -19,9 +19,9 @@ from mailprobe.storage.commands import (
     PostponeJob,
     ResendJob,
 )
-from mailprobe.storage.contract import ID_PREFIX_MIN, LISTED_MAX, RECEIVERS_MAX
-from mailprobe.storage.database import Database
-from mailprobe.storage.records import (
+from .contract import ID_PREFIX_MIN, LISTED_MAX, RECEIVERS_MAX
+from .database import Database
+from .records import (
     Attempt,
     Caller,
     Claim,
@@ -33,8 +33,8 @@ from mailprobe.storage.records import (
     UsageRow,
     Work,
 )
-from mailprobe.storage.store_part import StorePart, job_context, with_secret
-from mailprobe.storage.transaction import read, write
+from .store_part import StorePart, job_context, with_secret
+from .transaction import read, write
 
 R = TypeVar("R")
 

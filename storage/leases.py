@@ -6,12 +6,12 @@ To lease is each database's own.
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from mailprobe.storage.base.columns import instant
-from mailprobe.storage.base.lease_allocation import Lease, LeaseRequest, revocable
-from mailprobe.storage.commands import LeaseConnections
-from mailprobe.storage.database import Database, Row
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read, write
+from .base.columns import instant
+from .base.lease_allocation import Lease, LeaseRequest, revocable
+from .commands import LeaseConnections
+from .database import Database, Row
+from .store_part import StorePart
+from .transaction import read, write
 
 
 def revocable_connections(db: Database, holder: str, *, limit: int) -> Mapping[str, int]:

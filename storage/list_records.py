@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from mailprobe.storage.records import Caller
+from .records import Caller
 
 # loading: its rows are being stored. running: its chunks can be claimed. paused: by the user, or
 # because a limit is reached. The others have ended.

@@ -2,14 +2,14 @@
 
 from datetime import datetime, timedelta
 
-from mailprobe.storage.base.checks import at_most, check_sent
-from mailprobe.storage.base.columns import MESSAGE_COLUMNS, MESSAGE_FIELDS, message_of, micros
-from mailprobe.storage.commands import EnqueueMessage
-from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.database import Database
-from mailprobe.storage.records import MessageKind, OutboxMessage
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read, write
+from .base.checks import at_most, check_sent
+from .base.columns import MESSAGE_COLUMNS, MESSAGE_FIELDS, message_of, micros
+from .commands import EnqueueMessage
+from .contract import LISTED_MAX
+from .database import Database
+from .records import MessageKind, OutboxMessage
+from .store_part import StorePart
+from .transaction import read, write
 
 DUE = "kind = :kind AND due_at <= :now AND (lease_until IS NULL OR lease_until <= :now)"
 CLAIMED = (

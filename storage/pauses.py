@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
-from mailprobe.storage import audit
-from mailprobe.storage.audit import Act
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.database import Database
-from mailprobe.storage.records import SERVICE, Actor
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read, write
+from . import audit
+from .audit import Act
+from .base.columns import instant, micros
+from .database import Database
+from .records import SERVICE, Actor
+from .store_part import StorePart
+from .transaction import read, write
 
 # A domain or an operator of mail hosts is not asked; an account's lists wait; a machine is drained.
 PauseKind = Literal["domain", "operator", "account", "machine"]

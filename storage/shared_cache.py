@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.database import Database
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read, write
+from .base.columns import micros
+from .database import Database
+from .store_part import StorePart
+from .transaction import read, write
 
 KEPT_S_MAX = 6 * 3600.0  # the longest that any engine believes a fact
 KEY_MAX = 640  # characters; more is a fault of the writer

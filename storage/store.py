@@ -16,27 +16,27 @@ Instants are aware datetimes in UTC. Arguments that end in `_s` are seconds.
 
 from datetime import datetime
 
-from mailprobe.storage.accounts import AccountStore
-from mailprobe.storage.audit import AuditStore
-from mailprobe.storage.bounces import BounceStore
-from mailprobe.storage.commands import ApplyRetention, CheckStore
-from mailprobe.storage.egresses import EgressStore
-from mailprobe.storage.idempotency import IdempotencyStore
-from mailprobe.storage.jobs import JobStore
-from mailprobe.storage.leases import LeaseStore
-from mailprobe.storage.list_jobs.conversations import ConversationStore
-from mailprobe.storage.list_jobs.queues import QueueStore
-from mailprobe.storage.list_jobs.shared_reports import SharedReportStore
-from mailprobe.storage.list_jobs.store import ListStore
-from mailprobe.storage.outbox import OutboxStore
-from mailprobe.storage.pauses import PauseStore
-from mailprobe.storage.people.links import LinkStore
-from mailprobe.storage.people.people import PeopleStore
-from mailprobe.storage.people.sign_ins import SignInStore
-from mailprobe.storage.records import Tier
-from mailprobe.storage.shared_cache import SharedCacheStore
-from mailprobe.storage.tolerances.store import ToleranceStore
-from mailprobe.storage.usage import UsageStore
+from .accounts import AccountStore
+from .audit import AuditStore
+from .bounces import BounceStore
+from .commands import ApplyRetention, CheckStore
+from .egresses import EgressStore
+from .idempotency import IdempotencyStore
+from .jobs import JobStore
+from .leases import LeaseStore
+from .list_jobs.conversations import ConversationStore
+from .list_jobs.queues import QueueStore
+from .list_jobs.shared_reports import SharedReportStore
+from .list_jobs.store import ListStore
+from .outbox import OutboxStore
+from .pauses import PauseStore
+from .people.links import LinkStore
+from .people.people import PeopleStore
+from .people.sign_ins import SignInStore
+from .records import Tier
+from .shared_cache import SharedCacheStore
+from .tolerances.store import ToleranceStore
+from .usage import UsageStore
 
 
 class Store(

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from mailprobe.storage.base.checks import as_kept
-from mailprobe.storage.commands import EncryptedFirst
-from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.list_records import ListClaim
-from mailprobe.storage.records import Answered, Claim, FirstAnswer, IdempotencyRecord
-from mailprobe.storage.transaction import Executor
+from .base.checks import as_kept
+from .commands import EncryptedFirst
+from .contract import StoreBroken
+from .list_records import ListClaim
+from .records import Answered, Claim, FirstAnswer, IdempotencyRecord
+from .transaction import Executor
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
-    from mailprobe.storage.base.encryption import Cipher
+    from .base.encryption import Cipher
 
 T = TypeVar("T")
 C = TypeVar("C", Claim, ListClaim)

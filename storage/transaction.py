@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.database import Database
+from .commands import StoreCommand
+from .database import Database
 
 P = ParamSpec("P")
 R = TypeVar("R")

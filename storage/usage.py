@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TypeVar
 
-from mailprobe.storage.base.checks import at_most, check_units
-from mailprobe.storage.base.columns import usage_row_of
-from mailprobe.storage.commands import (
+from .base.checks import at_most, check_units
+from .base.columns import usage_row_of
+from .commands import (
     Extend,
     LogRefusal,
     ReadLedger,
@@ -14,10 +14,10 @@ from mailprobe.storage.commands import (
     Settle,
     Spend,
 )
-from mailprobe.storage.contract import USAGE_ROWS_MAX
-from mailprobe.storage.database import Database, Row
-from mailprobe.storage.list_records import ChunkPart
-from mailprobe.storage.records import (
+from .contract import USAGE_ROWS_MAX
+from .database import Database, Row
+from .list_records import ChunkPart
+from .records import (
     Caller,
     DayCount,
     FirstAnswer,
@@ -26,8 +26,8 @@ from mailprobe.storage.records import (
     UsageRow,
     units_of,
 )
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read
+from .store_part import StorePart
+from .transaction import read
 
 R = TypeVar("R")
 SHOWN = "at, operation, status, failed_check, units, billable, latency_ms"

@@ -16,10 +16,10 @@ import trio
 import trio.testing
 
 from mailprobe import engine as package
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.host_profiles import NO_PIPELINING
+from mailprobe.bench.world.mail_host import EHLO_LINES, MailHost
 from mailprobe.engine import open_answers
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING
-from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.engine_runs import open_test_engine
 
 ENGINE = str(Path(package.__file__).parent) + "/"

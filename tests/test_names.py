@@ -79,7 +79,7 @@ OLD_WORDS = frozenset(
 # Words of file and class names that have one subject in the glossary, and where that is: the session is
 # SMTP's alone. PostgreSQL, the live socket, the protocol of tools and a signed-in browser have their own.
 ONE_SUBJECT = {
-    "session": ("engine/smtp/", "engine/testing/", "bench/market/", "tests/engine/smtp/",
+    "session": ("engine/smtp/", "bench/world/", "bench/market/", "tests/engine/smtp/",
                 "api/alerts/smtp_relay.py"),
 }  # fmt: skip
 # Other words for a term of the glossary, in the names of files.

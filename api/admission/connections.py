@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import trio
 
-from mailprobe.api.refusals import Overloaded
+from ..refusals import Overloaded
 
 CONNECTIONS_MAX = 500
 EACH_MAX = 20  # of an account

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from mailprobe.api.admission.overload import Ticket
-from mailprobe.api.admission.request_bodies import ArrivingBody
+from .overload import Ticket
+from .request_bodies import ArrivingBody
 
 
 @dataclass(frozen=True, slots=True)

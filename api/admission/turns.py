@@ -19,7 +19,7 @@ from math import inf
 
 import trio
 
-from mailprobe.api.refusals import Overloaded
+from ..refusals import Overloaded
 
 HALF_LIFE_S = 60.0
 SLICE_S = 1.0  # far more than it costs to pause a process, and two of them are hardly noticed

@@ -8,10 +8,11 @@ from email.message import EmailMessage
 
 import msgspec
 
-from mailprobe.api.alerts.mail import headed
-from mailprobe.api.alerts.smtp_relay import printable
-from mailprobe.api.alerts.thresholds import Unwritable
 from mailprobe.storage.records import Account
+
+from .mail import headed
+from .smtp_relay import printable
+from .thresholds import Unwritable
 
 OF_LISTS = "list "  # begins the names of these messages
 NAME_CHARACTERS_MAX = 80  # of the list, in a subject

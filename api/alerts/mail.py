@@ -13,12 +13,13 @@ from textwrap import fill
 
 import msgspec
 
-from mailprobe.api.alerts.smtp_relay import recipient_of
-from mailprobe.api.alerts.thresholds import Alert, Measure, Unwritable, message_name
-from mailprobe.api.quota.plans import MICROS_PER_EUR
-from mailprobe.api.quota.pricing import cents_up
 from mailprobe.engine.address import Address, NotAnAddress
 from mailprobe.storage.records import Account
+
+from ..quota.plans import MICROS_PER_EUR
+from ..quota.pricing import cents_up
+from .smtp_relay import recipient_of
+from .thresholds import Alert, Measure, Unwritable, message_name
 
 COLUMNS = 72  # per line: quoted twice, a line still fits in 78 (RFC 5322 2.1.1)
 MEASURES: dict[Measure, str] = {"quota": "month", "volume": "billing period"}

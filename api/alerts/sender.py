@@ -23,9 +23,21 @@ from typing import TypeVar
 
 import trio
 
-from mailprobe.api.alerts import list_mail
-from mailprobe.api.alerts.mail import compose
-from mailprobe.api.alerts.smtp_relay import (
+from mailprobe.engine.background import contained, running_loops
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.records import Account, Caller, Key, OutboxMessage, Tier
+from mailprobe.storage.store import Store
+
+from ..error_table import Links
+from ..observability.logs import shortened
+from ..outbox.backoff import Backoff, growing
+from ..outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
+from ..quota.plans import Plans
+from ..setting_values import host_name
+from ..settings import WrongSetting
+from . import list_mail
+from .mail import compose
+from .smtp_relay import (
     Mailer,
     Relay,
     RelayMailer,
@@ -33,7 +45,7 @@ from mailprobe.api.alerts.smtp_relay import (
     printable,
     read_relay,
 )
-from mailprobe.api.alerts.thresholds import (
+from .thresholds import (
     Unwritable,
     crossed,
     from_body,
@@ -41,17 +53,6 @@ from mailprobe.api.alerts.thresholds import (
     to_body,
     trial,
 )
-from mailprobe.api.error_table import Links
-from mailprobe.api.observability.logs import shortened
-from mailprobe.api.outbox.backoff import Backoff, growing
-from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
-from mailprobe.api.quota.plans import Plans
-from mailprobe.api.setting_values import host_name
-from mailprobe.api.settings import WrongSetting
-from mailprobe.engine.background import contained, running_loops
-from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.records import Account, Caller, Key, OutboxMessage, Tier
-from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.alerts")
 

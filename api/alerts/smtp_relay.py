@@ -20,8 +20,9 @@ from urllib.parse import unquote, urlsplit
 
 import trio
 
-from mailprobe.api.observability.logs import shortened
 from mailprobe.engine.address import Address, NotAnAddress, parse
+
+from ..observability.logs import shortened
 
 DELIVERY_S = 30.0  # from the connect to the mail's last octet
 ANSWER_S = 120.0  # then for the reply: giving up while the relay stores the mail would cause a copy

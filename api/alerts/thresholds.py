@@ -13,10 +13,11 @@ from typing import Literal
 
 import msgspec
 
-from mailprobe.api.quota.plans import PricingPlan
-from mailprobe.api.quota.pricing import overage_micros
 from mailprobe.storage.base.periods import month_bounds
 from mailprobe.storage.records import Account, Ledger, Tier
+
+from ..quota.plans import PricingPlan
+from ..quota.pricing import overage_micros
 
 Kind = Literal["75", "90", "100", "soft_cap", "hard_cap", "test"]
 # Units of a month (free), billable verifications of a billing period.

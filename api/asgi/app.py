@@ -16,37 +16,38 @@ import click
 import msgspec
 import trio
 
-from mailprobe.api.admission.connections import LiveConnections
-from mailprobe.api.asgi.listening import read_settings
-from mailprobe.api.asgi.live_socket import AsgiSocket, serve_live
-from mailprobe.api.asgi.requests import serve_request
-from mailprobe.api.error_table import Links, body_of, row_of
-from mailprobe.api.errors import CommandError, cannot_use, is_of_file
-from mailprobe.api.gc_tuning import tune_collector
-from mailprobe.api.http.encoder import ErrorBody
-from mailprobe.api.http.exchange import Application, Receive, Scope, Send
-from mailprobe.api.live.server import LiveServer
-from mailprobe.api.observability.logs import log_to_standard_error
-from mailprobe.api.observability.traces import traces_missing
-from mailprobe.api.operations.verify import LIVE
-from mailprobe.api.quota.plans import read_plans
-from mailprobe.api.refusals import NoSuchRoute
-from mailprobe.api.serve import (
+from mailprobe.engine.lists.updated_lists import current_version
+from mailprobe.release import commit, version
+from mailprobe.storage.contract import StoreUnavailable
+
+from ..admission.connections import LiveConnections
+from ..error_table import Links, body_of, row_of
+from ..errors import CommandError, cannot_use, is_of_file
+from ..gc_tuning import tune_collector
+from ..http.encoder import ErrorBody
+from ..http.exchange import Application, Receive, Scope, Send
+from ..live.server import LiveServer
+from ..observability.logs import log_to_standard_error
+from ..observability.traces import traces_missing
+from ..operations.verify import LIVE
+from ..quota.plans import read_plans
+from ..refusals import NoSuchRoute
+from ..serve import (
     applying_retention,
     create_app,
     deployment_of,
     error_body_of,
     open_composed,
 )
-from mailprobe.api.service import Service
-from mailprobe.api.settings import WrongSetting
-from mailprobe.api.starting.database import await_database, check_database
-from mailprobe.api.starting.first_account import welcome_lines
-from mailprobe.api.starting.open_files import raise_open_files
-from mailprobe.api.terminal import plain
-from mailprobe.engine.lists.updated_lists import current_version
-from mailprobe.release import commit, version
-from mailprobe.storage.contract import StoreUnavailable
+from ..service import Service
+from ..settings import WrongSetting
+from ..starting.database import await_database, check_database
+from ..starting.first_account import welcome_lines
+from ..starting.open_files import raise_open_files
+from ..terminal import plain
+from .listening import read_settings
+from .live_socket import AsgiSocket, serve_live
+from .requests import serve_request
 
 log = logging.getLogger("mailprobe.serve")
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mailprobe.api.errors import Misuse
-from mailprobe.api.setting_values import Bind
-from mailprobe.api.settings import Settings, survey
+from ..errors import Misuse
+from ..setting_values import Bind
+from ..settings import Settings, survey
 
 HYPERCORN_BIND = Bind("127.0.0.1", 8000)  # where hypercorn listens without an option
 

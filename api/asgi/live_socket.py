@@ -9,11 +9,11 @@ from contextlib import suppress
 import trio
 from trio_websocket import ConnectionClosed
 
-from mailprobe.api.asgi.requests import as_ours
-from mailprobe.api.http.encoder import Message
-from mailprobe.api.http.exchange import Receive, Scope, Send
-from mailprobe.api.live.messages import MESSAGE_CHARACTERS_MAX
-from mailprobe.api.live.server import LiveServer
+from ..http.encoder import Message
+from ..http.exchange import Receive, Scope, Send
+from ..live.messages import MESSAGE_CHARACTERS_MAX
+from ..live.server import LiveServer
+from .requests import as_ours
 
 TOO_LARGE, POLICY = 1009, 1008  # RFC 6455 7.4.1
 RESPONSE = "websocket.http.response"  # the extension that lets a handshake have an HTTP answer

@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 
-from mailprobe.api.service import Payments
 from mailprobe.storage.store import Store
+
+from ..service import Payments
 
 
 @asynccontextmanager
@@ -27,8 +28,8 @@ async def open_payments(
     if key is None:
         yield None
         return
-    from mailprobe.api.billing.client import Stripe
-    from mailprobe.api.billing.provider import open_stripe_payments
+    from .client import Stripe
+    from .provider import open_stripe_payments
 
     stripe = Stripe(key, api_base)
     opened = open_stripe_payments(

@@ -18,7 +18,9 @@ import msgspec
 import stripe as sdk
 import trio
 
-from mailprobe.api.billing.rules import (
+from mailprobe.storage.records import Account
+
+from .rules import (
     METER_EVENT,
     Failure,
     MeterEvent,
@@ -26,7 +28,6 @@ from mailprobe.api.billing.rules import (
     read_retry_after,
     read_subscription,
 )
-from mailprobe.storage.records import Account
 
 log = logging.getLogger("mailprobe.billing")
 

@@ -20,8 +20,14 @@ from typing import Any, TypeVar
 
 import trio
 
-from mailprobe.api.billing.client import PACE, CustomerMissing, Stripe, StripeFailed, StripePace
-from mailprobe.api.billing.rules import (
+from mailprobe.storage.records import BILLING, Account, OutboxMessage
+from mailprobe.storage.store import Store
+
+from ..outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
+from ..quota.pricing import is_reported
+from ..refusals import NoSuchRoute, ProviderUnavailable
+from .client import PACE, CustomerMissing, Stripe, StripeFailed, StripePace
+from .rules import (
     AFTER_OUTAGE,
     AFTER_REFUSAL,
     NO_SUBSCRIPTION,
@@ -37,11 +43,6 @@ from mailprobe.api.billing.rules import (
     reported,
     slot_of,
 )
-from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
-from mailprobe.api.quota.pricing import is_reported
-from mailprobe.api.refusals import NoSuchRoute, ProviderUnavailable
-from mailprobe.storage.records import BILLING, Account, OutboxMessage
-from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.billing")
 

@@ -19,9 +19,10 @@ from typing import Any
 
 import msgspec
 
-from mailprobe.api.outbox.backoff import Backoff, growing
-from mailprobe.api.refusals import InvalidRequest
 from mailprobe.storage.records import EPOCH, OutboxMessage, Tier
+
+from ..outbox.backoff import Backoff, growing
+from ..refusals import InvalidRequest
 
 METER_EVENT = "mailprobe_verifications"
 SIGNED_WITHIN_S = 300  # the default of Stripe's own libraries

@@ -23,8 +23,8 @@ from urllib.parse import unquote_plus, urlsplit
 
 import orjson
 
-from mailprobe.api.bounces.exports import BREVO, POSTMARK, Words, key_of_name
-from mailprobe.api.bounces.kinds import SPARKPOST_CLASSES, Kind, kind_of_bounce
+from .exports import BREVO, POSTMARK, Words, key_of_name
+from .kinds import SPARKPOST_CLASSES, Kind, kind_of_bounce
 
 REASON_MAX = 250  # characters of a reason: a reply's first line says it, read within a millisecond
 # What a body may have: a thousand events, of which orjson makes objects in some milliseconds.

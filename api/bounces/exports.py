@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from mailprobe.api.bounces.kinds import (
+from .kinds import (
     ENHANCED,
     REPLY,
     SPARKPOST_CLASSES,

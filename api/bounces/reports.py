@@ -16,7 +16,7 @@ from email.message import Message
 from email.utils import getaddresses
 from itertools import islice
 
-from mailprobe.api.bounces.kinds import KINDS, REPLY, Kind, kind_of_reason
+from .kinds import KINDS, REPLY, Kind, kind_of_reason
 
 SCAN_OCTETS_MAX = 1 << 16  # flufl.bounce reads a mail some fifty times
 # Of a report that is posted; what it returns is not read. The email package takes seconds for

@@ -20,8 +20,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from mailprobe.api.cells.placeholders import is_placeholder
 from mailprobe.engine.address import TEXT_CHARACTERS_MAX, NotAnAddress, parse
+
+from .placeholders import is_placeholder
 
 ADDRESSES_MAX = 1_000  # of a cell: a cell of 32,767 characters has room for five times as many
 DOUBTFUL_CHARACTERS_MAX = 2 * TEXT_CHARACTERS_MAX  # of a text in which an address is only supposed

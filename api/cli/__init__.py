@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from mailprobe.api.cli.shell.examples import add_examples
-from mailprobe.api.interrupts import raise_interrupts
+from ..interrupts import raise_interrupts
+from .shell.examples import add_examples
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -168,7 +168,7 @@ class LazyGroup(click.Group):
 
         Click handles a closed standard output (`| head`): no message, exit code 1.
         """
-        from mailprobe.api.cli.output.standard_streams import (
+        from .output.standard_streams import (
             cannot_write,
             is_of_stream,
             open_standard_streams,
@@ -185,14 +185,14 @@ class LazyGroup(click.Group):
         except click.Abort:  # Ctrl-C, by way of click
             code = 130
         except ValueError as error:
-            from mailprobe.api.settings import WrongSetting
+            from ..settings import WrongSetting
 
             if not isinstance(error, WrongSetting):
                 raise
             click.echo(f"mailprobe: {error}", err=True)
             code = 2
         except OSError as error:
-            from mailprobe.api.errors import cannot_use, is_of_file, print_error
+            from ..errors import cannot_use, is_of_file, print_error
 
             if is_of_file(error):
                 print_error(cannot_use(error))
@@ -214,7 +214,7 @@ class LazyGroup(click.Group):
 
 def show(error: click.ClickException) -> None:
     """Print an error as one line; for wrong usage, name the help page."""
-    from mailprobe.api.errors import CommandError, print_error
+    from ..errors import CommandError, print_error
 
     if isinstance(error, CommandError | NO_COMMAND):
         error.show()

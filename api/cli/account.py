@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from mailprobe.api.cli.runner import run
-from mailprobe.api.errors import CommandError, Misuse, print_error
+from ..errors import CommandError, Misuse, print_error
+from .runner import run
 
 if TYPE_CHECKING:
-    from mailprobe.api.keys import Prefix
-    from mailprobe.api.settings import Settings
     from mailprobe.storage.records import Account, Tier
     from mailprobe.storage.store import Store
+
+    from ..keys import Prefix
+    from ..settings import Settings
 
 T = TypeVar("T")
 
@@ -52,7 +53,7 @@ def create(email: str, tier: "Tier | None", own: bool) -> None:
     `key` verifies addresses, `provisioning_key` manages the account over the API.
     An email address has one account.
     """
-    from mailprobe.api.rest.accounts import account_of_email
+    from ..rest.accounts import account_of_email
 
     _check_email(email)
     chosen = _tier_of(tier, own) or "free"
@@ -73,7 +74,7 @@ def create(email: str, tier: "Tier | None", own: bool) -> None:
 @click.argument("account_id", metavar="ID")
 def audit(account_id: str) -> None:
     """List who did what to an account. Of 90 days, newest first, one JSON object per line."""
-    from mailprobe.api.operations.audit import entry_of
+    from ..operations.audit import entry_of
 
     async def every(store: "Store") -> None:
         await find(store, account_id)
@@ -183,7 +184,7 @@ def _is_terminal() -> bool:
 
 
 def read_settings() -> "Settings":
-    from mailprobe.api.settings import Settings
+    from ..settings import Settings
 
     return Settings.read(os.environ)
 
@@ -199,9 +200,10 @@ def with_store(
     A database that this makes is mentioned, unless it `may_be_new`: more often than not the
     command runs in another directory than the service.
     """
-    from mailprobe.api.starting.database import check_database
     from mailprobe.storage import StoreSize, open_store
     from mailprobe.storage.contract import StoreUnavailable
+
+    from ..starting.database import check_database
 
     settings = settings or read_settings()
     # A request fails within a second, so that its client can repeat it; a command waits.
@@ -235,9 +237,10 @@ def _is_missing(database: str) -> bool:
 
 async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, str]:
     """Create an account with a key of each kind. The returned keys cannot be read again."""
-    from mailprobe.api.quota.plans import sold_tier
-    from mailprobe.api.rest.accounts import make_account
     from mailprobe.storage.records import COMMAND_LINE
+
+    from ..quota.plans import sold_tier
+    from ..rest.accounts import make_account
 
     made = await make_account(store, email, tier, by=COMMAND_LINE)
     return {
@@ -258,8 +261,9 @@ async def new_key(
     bounds: KeyBounds | None = None,
 ) -> dict[str, Any]:
     """Create a key of the kind that `prefix` names. Raises KeyLimitReached."""
-    from mailprobe.api.rest.accounts import make_key
     from mailprobe.storage.records import COMMAND_LINE
+
+    from ..rest.accounts import make_key
 
     bound = {} if bounds is None else asdict(bounds)
     raw, key = await make_key(
@@ -292,7 +296,7 @@ def read_cap(text: str, option: str) -> int | None:
     """Parse euros and cents into micro-euros; `none` gives None."""
     if text.strip().lower() == "none":
         return None
-    from mailprobe.api.quota.pricing import micros_of
+    from ..quota.pricing import micros_of
 
     try:
         return micros_of(text.strip())
@@ -319,7 +323,7 @@ def _tier_of(tier: "Tier | None", own: bool) -> "Tier | None":
 
 
 def _shown(account: "Account") -> dict[str, object]:
-    from mailprobe.api.quota.plans import sold_tier
+    from ..quota.plans import sold_tier
 
     return {
         "account_id": account.id,

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.account import find, print_json, with_store
-from mailprobe.api.cli.shell.options import F
-from mailprobe.api.errors import CommandError, Misuse
+from ..errors import CommandError, Misuse
+from .account import find, print_json, with_store
+from .shell.options import F
 
 if TYPE_CHECKING:
     from collections import Counter
 
-    from mailprobe.api.results.marks import ResultKind
     from mailprobe.storage.list_records import ListState, ListWaits, StoredList
     from mailprobe.storage.store import Store
+
+    from ..results.marks import ResultKind
 
 STATES = ("loading", "running", "paused", "done", "failed", "cancelled")
 UNENDED = ("loading", "running", "paused")
@@ -64,7 +65,7 @@ def summary(list_ids: Sequence[str]) -> None:
     """Count the results of lists. By light, status and reason, one JSON object per list."""
 
     async def read(store: "Store") -> "list[tuple[StoredList, Counter[ResultKind]]]":
-        from mailprobe.api.lists.table import read_marks
+        from ..lists.table import read_marks
 
         found = []
         for each in list_ids:
@@ -73,7 +74,7 @@ def summary(list_ids: Sequence[str]) -> None:
             found.append((stored, (await read_marks(store, stored)).counts))
         return found
 
-    from mailprobe.api.operations.list_jobs import summary_of
+    from ..operations.list_jobs import summary_of
 
     for stored, counts in with_store(read):
         print_json(summary_of(stored, counts))
@@ -162,7 +163,7 @@ async def _lists(store: "Store", account_id: str | None) -> "list[StoredList]":
 
 
 def _shown(found: "StoredList", waits: "ListWaits") -> dict[str, object]:
-    from mailprobe.api.lists.stages import standing_of
+    from ..lists.stages import standing_of
 
     standing = standing_of(found, waits, datetime.now(UTC))
     return {

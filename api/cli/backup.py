@@ -7,9 +7,9 @@ from typing import TypeVar
 
 import click
 
-from mailprobe.api.cli.account import read_settings
-from mailprobe.api.cli.runner import run
-from mailprobe.api.errors import CommandError, Interrupted, Misuse, print_error
+from ..errors import CommandError, Interrupted, Misuse, print_error
+from .account import read_settings
+from .runner import run
 
 T = TypeVar("T")
 
@@ -27,9 +27,10 @@ def backup(file: Path, force: bool) -> None:
     FILE holds the secret key too, and is for its owner alone (mode 0600). Its last octets are its
     length and SHA-256. It appears under its name once it was checked and is on disk.
     """
-    from mailprobe.api.listfile.replacing import replacing_by_name
     from mailprobe.storage import utc_now
     from mailprobe.storage.sqlite.backup import back_up
+
+    from ..listfile.replacing import replacing_by_name
 
     database, given_key = _database()
     if file.absolute() in _files_of(database):
@@ -55,9 +56,10 @@ def restore(file: Path, force: bool) -> None:
     FILE and its key are checked before anything is changed. The database is replaced at once or not
     at all.
     """
-    from mailprobe.api.listfile.replacing import replacing_by_name
     from mailprobe.storage.sqlite import backup as backups
     from mailprobe.storage.sqlite.file import prepare
+
+    from ..listfile.replacing import replacing_by_name
 
     database, given_key = _database()
     if not file.is_file():

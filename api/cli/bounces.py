@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.account import find, print_json, with_store
-from mailprobe.api.errors import CommandError, Misuse, print_error
+from ..errors import CommandError, Misuse, print_error
+from .account import find, print_json, with_store
 
 if TYPE_CHECKING:
-    from mailprobe.api.listfile import ReadOptions
     from mailprobe.storage.records import Account
     from mailprobe.storage.store import Store
+
+    from ..listfile import ReadOptions
 
 SOURCE = "file"
 
@@ -37,8 +38,8 @@ def bounces(file: Path, forgets: bool, account_id: str | None, column: str | Non
     counted and change nothing, and so are rows that do not say that mail came back. Only a keyed
     hash of an address is kept. With --forget, FILE may be an address.
     """
-    from mailprobe.api.cli.scoring.bounces import NOTHING_TAKEN, as_counts, read_bounces
-    from mailprobe.api.listfile import ReadOptions
+    from ..listfile import ReadOptions
+    from .scoring.bounces import NOTHING_TAKEN, as_counts, read_bounces
 
     if forgets:
         _forget(_addresses_of(file, ReadOptions(column)), account_id)
@@ -63,7 +64,7 @@ def bounces(file: Path, forgets: bool, account_id: str | None, column: str | Non
 
 
 def _forget(addresses: "list[str]", account_id: str | None) -> None:
-    from mailprobe.api.quota.bounced import mailboxes_of
+    from ..quota.bounced import mailboxes_of
 
     async def forget(store: "Store") -> tuple[str, int]:
         account = await _named_account(store, account_id)
@@ -75,7 +76,7 @@ def _forget(addresses: "list[str]", account_id: str | None) -> None:
 
 def _addresses_of(file: Path, reading: "ReadOptions") -> list[str]:
     """The addresses of a list, or the one that is given instead of a file. Raises BadList."""
-    from mailprobe.api.reader.own_list import rows_of
+    from ..reader.own_list import rows_of
 
     if "@" in file.name and not file.exists():
         return [str(file)]

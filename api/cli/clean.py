@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mailprobe.api.cli.runner import ending_at_once, sigterm_as_sigint
-from mailprobe.api.cli.shell.durations import seconds_of
-from mailprobe.api.cli.shell.options import bounces_option, no_smtp_option, service_options
-from mailprobe.api.errors import CommandError, Misuse, print_error
-from mailprobe.api.gc_tuning import collector_paused
-from mailprobe.api.starting.open_files import raise_open_files
+from ..errors import CommandError, Misuse, print_error
+from ..gc_tuning import collector_paused
+from ..starting.open_files import raise_open_files
+from .runner import ending_at_once, sigterm_as_sigint
+from .shell.durations import seconds_of
+from .shell.options import bounces_option, no_smtp_option, service_options
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.cleaning.passes import Recheck
-    from mailprobe.api.cli.output.summary import Summary
-    from mailprobe.api.cli.remote.source import Way
-    from mailprobe.api.cli.source import AnswerSource, OpenSource
-    from mailprobe.api.listfile.formulas import Formulas
     from mailprobe.engine.settings import EngineSettings
+
+    from ..listfile.formulas import Formulas
+    from .cleaning.passes import Recheck
+    from .output.summary import Summary
+    from .remote.source import Way
+    from .source import AnswerSource, OpenSource
 
 RECHECK_AFTER_S_MAX = 24 * 3600.0
 PASSES_MAX = 10  # a host that has not answered so often will not; each pass may wait for a day
@@ -166,14 +167,14 @@ def clean(
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
-        from mailprobe.api.cli.cleaning.outputs import Order
-        from mailprobe.api.cli.cleaning.run import clean_list
-        from mailprobe.api.cli.output.advice import failure_of
-        from mailprobe.api.cli.output.progress import show_progress
-        from mailprobe.api.cli.output.report import print_summary
-        from mailprobe.api.listfile import ReadOptions, known_encoding
-        from mailprobe.api.listfile.selection import Selection
-        from mailprobe.api.results.lights import lights_of
+        from ..listfile import ReadOptions, known_encoding
+        from ..listfile.selection import Selection
+        from ..results.lights import lights_of
+        from .cleaning.outputs import Order
+        from .cleaning.run import clean_list
+        from .output.advice import failure_of
+        from .output.progress import show_progress
+        from .output.report import print_summary
 
         open_source, is_local = _source(
             server, key, live=live, asks_hosts=not no_smtp, bounces=bounces
@@ -215,7 +216,7 @@ def clean(
 
 def _fields(columns: str | None, *, is_short: bool) -> tuple[str, ...] | None:
     """The fields of the result that are written; None: all. Raises Misuse."""
-    from mailprobe.api.listfile.results import CHOICES, SHORT_FIELDS
+    from ..listfile.results import CHOICES, SHORT_FIELDS
 
     if columns is None:
         return SHORT_FIELDS if is_short else None
@@ -229,8 +230,8 @@ def _fields(columns: str | None, *, is_short: bool) -> tuple[str, ...] | None:
 
 def _files(input_: str, output: str | None) -> tuple[Path | None, Path | None]:
     """The list and the output; None for standard input and output. Raises Misuse."""
-    from mailprobe.api.cli.cleaning.outputs import output_path
-    from mailprobe.api.listfile.writer import check_ending
+    from ..listfile.writer import check_ending
+    from .cleaning.outputs import output_path
 
     source = None if input_ == "-" else Path(input_)
     if source is not None and not source.name:
@@ -247,8 +248,8 @@ def _schedule(
     passes: int | None, times: str, patience: str | None, *, is_patient: bool
 ) -> "Recheck":
     """The passes, with their waits. Raises Misuse."""
-    from mailprobe.api.cli.cleaning.passes import Recheck, patience_of_clean
-    from mailprobe.api.settings import PATIENCE_S_MAX, Settings
+    from ..settings import PATIENCE_S_MAX, Settings
+    from .cleaning.passes import Recheck, patience_of_clean
 
     patience_s = patience_of_clean(Settings.read(os.environ).patience_s)
     if patience is not None:
@@ -282,8 +283,8 @@ def _source(
     """
     if live and not asks_hosts:
         raise Misuse("--live and --no-smtp exclude each other")
-    from mailprobe.api.cli.remote.named_service import named_service
-    from mailprobe.api.settings import Settings
+    from ..settings import Settings
+    from .remote.named_service import named_service
 
     settings = Settings.read(os.environ)
     if live and server is None and settings.server is None:
@@ -292,7 +293,7 @@ def _source(
         engine = replace(settings.engine, asks_hosts=asks_hosts and settings.engine.asks_hosts)
         bounced = _bounced_in(bounces)
         return (lambda: _open_own_engine(engine, bounced)), True
-    from mailprobe.api.cli.remote.source import open_remote_source
+    from .remote.source import open_remote_source
 
     way: Way = "live" if live else "best"
     return (lambda: open_remote_source(*service, way, asks_hosts=asks_hosts)), False
@@ -302,7 +303,7 @@ def _bounced_in(path: Path | None) -> Mapping[str, str]:
     """Which addresses do not exist by the file's bounces, if one is given. Raises BadList."""
     if path is None:
         return {}
-    from mailprobe.api.cli.scoring.bounces import bounced_in
+    from .scoring.bounces import bounced_in
 
     return bounced_in(path, print_error)
 
@@ -312,9 +313,9 @@ async def _open_own_engine(
     settings: "EngineSettings", bounced: Mapping[str, str]
 ) -> "AsyncIterator[AnswerSource]":
     """An engine of this command, once the list has been read and something is to be asked."""
-    from mailprobe.api.cli.closed_port import saying_closed_port
-    from mailprobe.api.cli.source import open_own_engine
-    from mailprobe.api.doctor.named_sender import missing_sender
+    from ..doctor.named_sender import missing_sender
+    from .closed_port import saying_closed_port
+    from .source import open_own_engine
 
     if (notice := missing_sender(settings)) is not None:
         print_error(notice)

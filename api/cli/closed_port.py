@@ -10,7 +10,7 @@ from mailprobe.engine.background import contained, sole_exception
 from mailprobe.engine.settings import EngineSettings
 
 if TYPE_CHECKING:  # imported when it looks: a list without hosts of the internet needs none of it
-    from mailprobe.api.doctor.machine import Greeting, Network
+    from ..doctor.machine import Greeting, Network
 
 
 @asynccontextmanager
@@ -24,7 +24,7 @@ async def saying_closed_port(
     if settings.allow_private or not settings.asks_hosts:
         yield
         return
-    from mailprobe.api.doctor.machine import open_network
+    from ..doctor.machine import open_network
 
     async def look() -> None:
         async with open_network(settings) as network:
@@ -42,7 +42,7 @@ async def saying_closed_port(
 
 async def closed_port(network: "Network", settings: EngineSettings) -> str | None:
     """One line if no mail host of the large providers can be connected to, and one was found."""
-    from mailprobe.api.doctor.machine import PROVIDERS, check_port, greeting_of
+    from ..doctor.machine import PROVIDERS, check_port, greeting_of
 
     greetings: list[Greeting] = []
     for domain in PROVIDERS:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.errors import Misuse, print_error
-from mailprobe.api.terminal import plain
+from ..errors import Misuse, print_error
+from ..terminal import plain
 
 VALUE_COLUMNS = 20  # most values are shorter; the source of a longer one stands further right
 
 if TYPE_CHECKING:
-    from mailprobe.api.settings import SettingState
+    from ..settings import SettingState
 
     Groups = Sequence[tuple[str, Sequence[SettingState]]]
 
@@ -40,7 +40,7 @@ def show() -> None:
     """
     from itertools import groupby
 
-    from mailprobe.api.settings import survey
+    from ..settings import survey
 
     states = survey(os.environ)
     lay_out = _aligned if sys.stdout.isatty() else _with_tabs
@@ -76,9 +76,9 @@ def _aligned(groups: "Groups") -> Iterator[str]:
 
 def _errors() -> list[str]:
     """What is wrong with the settings: with each alone, else with them together."""
-    from mailprobe.api.observability.traces import traces_missing
-    from mailprobe.api.quota.plans import read_plans
-    from mailprobe.api.settings import Settings, WrongSetting, survey
+    from ..observability.traces import traces_missing
+    from ..quota.plans import read_plans
+    from ..settings import Settings, WrongSetting, survey
 
     errors = [state.error for state in survey(os.environ) if state.error is not None]
     if errors:
@@ -97,7 +97,7 @@ def _errors() -> list[str]:
 def _mention_unknown() -> None:
     from difflib import get_close_matches
 
-    from mailprobe.api.settings import TABLE, unknown_variables
+    from ..settings import TABLE, unknown_variables
 
     known = [row.variable for row in TABLE]
     for name in unknown_variables(os.environ):

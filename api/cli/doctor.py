@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import click
 
-from mailprobe.api.doctor.checks import Check
-from mailprobe.api.doctor.named_sender import missing_sender
-from mailprobe.api.terminal import plain
 from mailprobe.engine.egress import ONE_EGRESS
+
+from ..doctor.checks import Check
+from ..doctor.named_sender import missing_sender
+from ..terminal import plain
 
 
 @click.command()
@@ -21,14 +22,14 @@ def doctor(context: click.Context, names: Sequence[str], as_json: bool) -> None:
 
     With a file of egresses each of them is checked. The exit code is 1 if a check failed.
     """
-    from mailprobe.api.cli.runner import run
-    from mailprobe.api.doctor.egresses import examine_egresses, examine_machine
-    from mailprobe.api.errors import print_error
-    from mailprobe.api.settings import Settings
+    from ..doctor.egresses import examine_egresses, examine_machine
+    from ..errors import print_error
+    from ..settings import Settings
+    from .runner import run
 
     settings = Settings.read(os.environ)
     if names or settings.engine.egresses is not ONE_EGRESS:
-        from mailprobe.api.cli.egress.commands import check_names, read_with_file
+        from .egress.commands import check_names, read_with_file
 
         check_names(read_with_file(), names)
         checks = run(lambda: examine_egresses(settings, names))
@@ -37,7 +38,7 @@ def doctor(context: click.Context, names: Sequence[str], as_json: bool) -> None:
             print_error(notice)
         checks = run(lambda: examine_machine(settings))
     if settings.oidc_issuer is not None:
-        from mailprobe.api.sign_in.check import examine_sign_in
+        from ..sign_in.check import examine_sign_in
 
         checks.append(run(lambda: examine_sign_in(settings)))
     failed = sum(check.status == "failed" for check in checks)
@@ -69,7 +70,7 @@ def print_table(checks: list[Check]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from mailprobe.api.cli.output.report import console_on
+    from .output.report import console_on
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     table.add_column("check", overflow="fold", min_width=12)

@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.account import find, print_json, with_store
-from mailprobe.api.errors import CommandError
 from mailprobe.storage.contract import ID_PREFIX_MIN
+
+from ..errors import CommandError
+from .account import find, print_json, with_store
 
 if TYPE_CHECKING:
     from mailprobe.storage.records import Attempt, Job, JobState

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.account import (
+from ..errors import CommandError, Misuse
+from .account import (
     KeyBounds,
     find,
     new_key,
@@ -15,14 +16,14 @@ from mailprobe.api.cli.account import (
     read_settings,
     with_store,
 )
-from mailprobe.api.errors import CommandError, Misuse
 
 RATE_MAX = 1_000_000  # units a minute of a publishable key; far above any tier's
 
 if TYPE_CHECKING:
-    from mailprobe.api.keys import Prefix
     from mailprobe.storage.records import Key
     from mailprobe.storage.store import Store
+
+    from ..keys import Prefix
 
 
 @click.group()
@@ -59,9 +60,10 @@ def create(
     rate: int | None,
 ) -> None:
     """Create a key for an account. Save it now; it is never shown again."""
-    from mailprobe.api.forms.origins import RATE_DEFAULT, read_origins
-    from mailprobe.api.quota.plans import read_plans
     from mailprobe.storage.contract import KeyLimitReached
+
+    from ..forms.origins import RATE_DEFAULT, read_origins
+    from ..quota.plans import read_plans
 
     if provisioning and test:
         raise Misuse("--provisioning and --test exclude each other")
@@ -148,8 +150,8 @@ def _print_table(keys: "Sequence[Key]") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from mailprobe.api.cli.output.report import console_on
-    from mailprobe.api.terminal import plain
+    from ..terminal import plain
+    from .output.report import console_on
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name in ("id", "account"):
@@ -179,7 +181,7 @@ def revoke(key_id: str) -> None:
 
 
 def _check_label(label: str | None) -> None:
-    from mailprobe.api.keys import LABEL, LABEL_CHARACTERS_MAX
+    from ..keys import LABEL, LABEL_CHARACTERS_MAX
 
     if label is None:
         return

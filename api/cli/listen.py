@@ -18,13 +18,13 @@ import h11
 import httpx
 import trio
 
-from mailprobe.api.cli.runner import run
-from mailprobe.api.cli.shell.options import read_bind_option
-from mailprobe.api.errors import Misuse, print_error
-from mailprobe.api.jobs.rules import callback_headers
-from mailprobe.api.setting_values import Bind
-from mailprobe.api.settings import Settings
-from mailprobe.api.terminal import plain
+from ..errors import Misuse, print_error
+from ..jobs.rules import callback_headers
+from ..setting_values import Bind
+from ..settings import Settings
+from ..terminal import plain
+from .runner import run
+from .shell.options import read_bind_option
 
 DEFAULT_BIND = "127.0.0.1:8090"
 BODY_OCTETS_MAX = 64 * 1024  # a callback is one result: 2 KB

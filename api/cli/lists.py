@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.account import read_settings
-from mailprobe.api.cli.runner import run, sigterm_as_sigint
-from mailprobe.api.errors import CommandError, Misuse
+from ..errors import CommandError, Misuse
+from .account import read_settings
+from .runner import run, sigterm_as_sigint
 
 if TYPE_CHECKING:
-    from mailprobe.api.settings import Settings
     from mailprobe.engine.lists.package import ListPackage
+
+    from ..settings import Settings
 
 DOWNLOAD_S = 120.0  # half a megabyte takes as long at 5 KB/s
 KEPT_MIN = 0.5  # a list shorter than this share of the present one was made wrongly
@@ -83,12 +84,13 @@ def update(package: str | None, force: bool, dry_run: bool) -> None:
 
 def _update_hosts(settings: "Settings", force: bool, dry_run: bool) -> None:
     """Download the owner's list of throwaway services' mail hosts."""
-    from mailprobe.api.downloads import disposable_hosts as hosts_list
-    from mailprobe.api.downloads.download import DownloadRefused
-    from mailprobe.api.settings import without_password
     from mailprobe.engine.lists.lists import load_lists
     from mailprobe.engine.lists.updated_lists import current_folder
     from mailprobe.engine.smtp.operators import load_operators
+
+    from ..downloads import disposable_hosts as hosts_list
+    from ..downloads.download import DownloadRefused
+    from ..settings import without_password
 
     url, folder = settings.disposable_hosts_url, settings.engine.own_lists.folder
     assert url is not None
@@ -111,10 +113,11 @@ def _update_hosts(settings: "Settings", force: bool, dry_run: bool) -> None:
 
 
 def _update_lists(source: str, settings: "Settings", force: bool, dry_run: bool) -> None:
-    from mailprobe.api.downloads.download import DownloadRefused
-    from mailprobe.api.settings import without_password
     from mailprobe.engine.lists.package import BadPackage, read_package
     from mailprobe.engine.lists.updated_lists import current_folder
+
+    from ..downloads.download import DownloadRefused
+    from ..settings import without_password
 
     own_folder = settings.engine.own_lists.folder
     present = current_folder(own_folder)
@@ -139,8 +142,9 @@ def _update_lists(source: str, settings: "Settings", force: bool, dry_run: bool)
 
 
 async def _download(url: str) -> bytes:
-    from mailprobe.api.downloads.download import download
     from mailprobe.engine.lists.package import PACKAGE_OCTETS_MAX
+
+    from ..downloads.download import download
 
     if not url.startswith(("http://", "https://")):
         raise Misuse(f"{url}: a package is fetched from an http:// or https:// address")
@@ -164,8 +168,9 @@ def _read(file: str) -> bytes:
 
 
 def _shipped_keys() -> tuple[bytes, ...]:
-    from mailprobe.api.setting_values import read_public_keys
     from mailprobe.engine.lists.lists import DATA
+
+    from ..setting_values import read_public_keys
 
     return read_public_keys((DATA / "lists.pub").read_text("ascii")) or ()
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.runner import ending_at_once, run
-from mailprobe.api.cli.shell.options import bounces_option, service_options
-from mailprobe.api.errors import Misuse, print_error
-from mailprobe.api.gc_tuning import collector_paused, tune_collector
-from mailprobe.api.starting.open_files import raise_open_files
+from ..errors import Misuse, print_error
+from ..gc_tuning import collector_paused, tune_collector
+from ..starting.open_files import raise_open_files
+from .runner import ending_at_once, run
+from .shell.options import bounces_option, service_options
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.toolserver.toolbox import Toolbox
-    from mailprobe.api.settings import Settings
+    from ..settings import Settings
+    from .toolserver.toolbox import Toolbox
 
 NEEDS_EXTRA = (
     "the tool server needs the extra mcp; install it in the checkout: pip install '.[mcp]'"
@@ -40,17 +40,17 @@ def mcp(server: str | None, key: str | None, bounces: Path | None) -> None:
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
-        from mailprobe.api.cli.remote.named_service import named_service
-        from mailprobe.api.cli.scoring.bounces import bounced_in
-        from mailprobe.api.cli.toolserver.lines import (
+        from ..settings import Settings
+        from .remote.named_service import named_service
+        from .scoring.bounces import bounced_in
+        from .toolserver.lines import (
             claim_standard_streams,
             read_lines,
             write_line,
         )
-        from mailprobe.api.settings import Settings
 
         try:
-            from mailprobe.api.cli.toolserver.protocol import serve_tools
+            from .toolserver.protocol import serve_tools
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] != "mcp":
                 raise
@@ -74,11 +74,11 @@ def mcp(server: str | None, key: str | None, bounces: Path | None) -> None:
 async def _open_toolbox(
     settings: "Settings", service: tuple[str, str] | None, bounced: Mapping[str, str]
 ) -> "AsyncIterator[Toolbox]":
-    from mailprobe.api.cli.cleaning.passes import patience_of_clean
+    from .cleaning.passes import patience_of_clean
 
     patience_s = patience_of_clean(settings.patience_s)
     if service is not None:
-        from mailprobe.api.cli.toolserver.remote_tools import Keys, open_remote_toolbox
+        from .toolserver.remote_tools import Keys, open_remote_toolbox
 
         server, key = service
         keys = Keys(key, settings.provisioning_key)
@@ -86,11 +86,12 @@ async def _open_toolbox(
             tune_collector()
             yield toolbox
         return
-    from mailprobe.api.cli.closed_port import saying_closed_port
-    from mailprobe.api.cli.source import OwnEngine
-    from mailprobe.api.cli.toolserver.own_tools import own_toolbox
-    from mailprobe.api.error_table import Links
     from mailprobe.engine.stream.engine import open_engine
+
+    from ..error_table import Links
+    from .closed_port import saying_closed_port
+    from .source import OwnEngine
+    from .toolserver.own_tools import own_toolbox
 
     notes: list[str] = []
 

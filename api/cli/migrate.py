@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.runner import run
-from mailprobe.api.errors import CommandError, Interrupted, Misuse, print_error
+from ..errors import CommandError, Interrupted, Misuse, print_error
+from .runner import run
 
 if TYPE_CHECKING:
-    from mailprobe.api.results.counts import ResultCounts
     from mailprobe.storage.migrate.run import Move, Moved
+
+    from ..results.counts import ResultCounts
 
 
 @click.command()
@@ -56,9 +57,10 @@ def migrate(
 
 def _check_schema() -> None:
     """Print what a start would do; exits with 1 if it would migrate the database or refuse it."""
-    from mailprobe.api.settings import Settings
     from mailprobe.storage import schema_state
     from mailprobe.storage.contract import StoreUnavailable
+
+    from ..settings import Settings
 
     try:
         state = schema_state(Settings.read(os.environ).database)
@@ -72,10 +74,11 @@ def _check_schema() -> None:
 
 
 def _migrate(source: str, target: str, *, anew: bool, show_key: bool) -> None:
-    from mailprobe.api.settings import Settings
     from mailprobe.storage import is_postgres, shown
     from mailprobe.storage.contract import StoreBroken, StoreUnavailable
     from mailprobe.storage.migrate.run import open_move
+
+    from ..settings import Settings
 
     if not is_postgres(target):
         raise Misuse("--to takes a postgresql:// URL")
@@ -116,8 +119,8 @@ async def _steps(move: "Move") -> "list[Moved]":
     """Copy and compare. Each step runs in a thread, and a signal takes effect between steps."""
     import trio
 
-    from mailprobe.api.cli.output.progress import show_progress
-    from mailprobe.api.results.counts import ResultCounts
+    from ..results.counts import ResultCounts
+    from .output.progress import show_progress
 
     total = await trio.to_thread.run_sync(move.count)
     counts = ResultCounts()

@@ -11,8 +11,8 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from typing import NoReturn, TypeVar
 
-from mailprobe.api.errors import CommandError, Interrupted, telling_open_files
-from mailprobe.api.interrupts import end_at_once
+from ..errors import CommandError, Interrupted, telling_open_files
+from ..interrupts import end_at_once
 
 T = TypeVar("T")
 

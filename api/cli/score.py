@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.errors import CommandError
+from ..errors import CommandError
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.scoring.scores import CleanedRow
-    from mailprobe.api.listfile import ReadOptions
+    from ..listfile import ReadOptions
+    from .scoring.scores import CleanedRow
 
 FILE = click.Path(path_type=Path)
 
@@ -48,11 +48,11 @@ def score(
     exports. One screen says how many addresses without a mailbox got mail, and compares
     what each address was called with what happened, with 95 % confidence intervals.
     """
-    from mailprobe.api.cli.scoring.bounces import read_bounces
-    from mailprobe.api.cli.scoring.output import as_json, print_score
-    from mailprobe.api.cli.scoring.scores import score as compare
-    from mailprobe.api.listfile import ReadOptions
-    from mailprobe.api.results.lights import lights_of
+    from ..listfile import ReadOptions
+    from ..results.lights import lights_of
+    from .scoring.bounces import read_bounces
+    from .scoring.output import as_json, print_score
+    from .scoring.scores import score as compare
 
     lights = lights_of(sent, "--sent")
     found = read_bounces(bounces, ReadOptions(column))
@@ -60,7 +60,7 @@ def score(
     if wants_json:
         click.echo(json.dumps(as_json(made, found), indent=2))
     else:
-        from mailprobe.api.cli.output.report import console_on
+        from .output.report import console_on
 
         print_score(console_on(sys.stdout), made, found, is_whole=verbose)
     if not made.all.sent:
@@ -71,11 +71,12 @@ def score(
 
 def _cleaned_rows(cleaned: Path, reading: "ReadOptions") -> "Iterator[CleanedRow]":
     """The rows of a cleaned list. Raises BadList."""
-    from mailprobe.api.cli.scoring.scores import CleanedRow
-    from mailprobe.api.listfile import BadList
-    from mailprobe.api.reader.own_list import rows_of
-    from mailprobe.api.terminal import plain
     from mailprobe.engine.smtp.operators import load_operators
+
+    from ..listfile import BadList
+    from ..reader.own_list import rows_of
+    from ..terminal import plain
+    from .scoring.scores import CleanedRow
 
     operators = load_operators()
     providers: dict[str, str] = {}

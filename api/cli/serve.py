@@ -14,28 +14,29 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from mailprobe.api.cli.account import read_settings
-from mailprobe.api.cli.runner import sigterm_as_sigint
-from mailprobe.api.cli.shell.options import read_bind_option, read_port_option
-from mailprobe.api.errors import CommandError, Misuse, print_error
-from mailprobe.api.gc_tuning import collector_paused
-from mailprobe.api.starting.database import (
+from ..errors import CommandError, Misuse, print_error
+from ..gc_tuning import collector_paused
+from ..starting.database import (
     DATABASE_TRY_S,
     DATABASE_WAIT_S,
     await_database,
     check_database,
 )
-from mailprobe.api.starting.open_files import raise_open_files
+from ..starting.open_files import raise_open_files
+from .account import read_settings
+from .runner import sigterm_as_sigint
+from .shell.options import read_bind_option, read_port_option
 
 if TYPE_CHECKING:
-    from mailprobe.api.observability.shared_counters import SharedCounters
-    from mailprobe.api.quota.plans import Plans
-    from mailprobe.api.serve import Listeners
-    from mailprobe.api.setting_values import Bind
-    from mailprobe.api.settings import Settings
     from mailprobe.engine import EngineSettings
     from mailprobe.engine.egress import Egresses
     from mailprobe.storage.store import Store
+
+    from ..observability.shared_counters import SharedCounters
+    from ..quota.plans import Plans
+    from ..serve import Listeners
+    from ..setting_values import Bind
+    from ..settings import Settings
 
 log = logging.getLogger("mailprobe.serve")
 
@@ -71,8 +72,8 @@ def serve(bind: "Bind | None", port: int | None, tools_bind: "Bind | None", work
 
     The first start creates the database.
     """
-    from mailprobe.api.observability.logs import log_to_standard_error
-    from mailprobe.api.quota.plans import read_plans
+    from ..observability.logs import log_to_standard_error
+    from ..quota.plans import read_plans
 
     if bind is not None and port is not None:
         raise Misuse(f"--bind has a port, too: give --bind {replace(bind, port=port)} alone")
@@ -102,8 +103,9 @@ def _serve(
     counters: "SharedCounters | None",
     workers: int,
 ) -> None:
-    from mailprobe.api.workers import supervise
     from mailprobe.release import commit
+
+    from ..workers import supervise
 
     commit()  # asks git, in a checkout: before any request, and once for all workers
     share = replace(settings, engine=_share(settings, workers))
@@ -134,7 +136,7 @@ def _serve(
 
 
 def _open_listeners(settings: "Settings") -> "Listeners":
-    from mailprobe.api.serve import Listeners
+    from ..serve import Listeners
 
     tools, metrics = settings.tools_bind, settings.metrics_bind
     return Listeners(
@@ -157,7 +159,7 @@ def _open_listeners(settings: "Settings") -> "Listeners":
 
 
 def _listening(bind: "Bind", what_for: str, with_what: str) -> list[socket.socket]:
-    from mailprobe.api.http.listeners import open_sockets
+    from ..http.listeners import open_sockets
 
     try:
         return open_sockets(bind.host, bind.port)
@@ -185,8 +187,8 @@ def _counters(
     if not listeners.metrics:
         yield None
         return
-    from mailprobe.api.observability.metrics import open_metrics
-    from mailprobe.api.operations.table import OPERATIONS
+    from ..observability.metrics import open_metrics
+    from ..operations.table import OPERATIONS
 
     with open_metrics(workers, OPERATIONS, egresses) as counters:
         yield counters
@@ -236,8 +238,8 @@ def _end_with(act: Callable[[], None]) -> NoReturn:
 
 
 def _prepare_store(settings: "Settings") -> None:
-    from mailprobe.api.cli.account import with_store
-    from mailprobe.api.starting.first_account import welcome_lines
+    from ..starting.first_account import welcome_lines
+    from .account import with_store
 
     async def welcome(store: "Store") -> list[str]:
         return await welcome_lines(store, settings)
@@ -247,12 +249,13 @@ def _prepare_store(settings: "Settings") -> None:
 
 
 def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> None:
-    from mailprobe.api.doctor.named_sender import missing_sender
-    from mailprobe.api.observability.traces import traces_missing
-    from mailprobe.api.serve import tools_url_of, url_of
     from mailprobe.engine.lists.updated_lists import current_version
     from mailprobe.release import commit, version
     from mailprobe.storage import shown
+
+    from ..doctor.named_sender import missing_sender
+    from ..observability.traces import traces_missing
+    from ..serve import tools_url_of, url_of
 
     if (notice := missing_sender(settings.engine)) is not None:
         log.warning(notice)
@@ -272,7 +275,7 @@ def _announce(settings: "Settings", listeners: "Listeners", workers: int) -> Non
 
 def _report_closed_port(settings: "Settings", said: mmap) -> "AbstractAsyncContextManager[None]":
     """Say it once: the workers, and those that follow them, share the byte."""
-    from mailprobe.api.cli.closed_port import saying_closed_port
+    from .closed_port import saying_closed_port
 
     if said[0]:
         return nullcontext()
@@ -307,9 +310,10 @@ def serve_until_signal(
     It calls `beat` every second. Once it serves, if its event loop hangs, or its end takes too
     long, the process ends with exit code 70. So the caller does nothing else afterwards.
     """
-    from mailprobe.api.serve import serve_until_drained
-    from mailprobe.api.watchdog import Watchdog
     from mailprobe.storage.contract import StoreBroken, StoreFull
+
+    from ..serve import serve_until_drained
+    from ..watchdog import Watchdog
 
     has_started = False
 

@@ -9,14 +9,16 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from mailprobe.api.gc_tuning import COMMAND_COLLECT_AFTER, tune_collector
-from mailprobe.api.results.row_result import domain_of
 from mailprobe.engine.settings import EngineSettings
 
+from ..gc_tuning import COMMAND_COLLECT_AFTER, tune_collector
+from ..results.row_result import domain_of
+
 if TYPE_CHECKING:  # the engine imports DNS, HTTP and SMTP: import it only when it is opened
-    from mailprobe.api.listfile.journal import SentList, SentRequest
     from mailprobe.engine.stream.answers import Answer
     from mailprobe.engine.stream.engine import Engine
+
+    from ..listfile.journal import SentList, SentRequest
 
 ACCOUNT = "command line"
 NO_BOUNCES: Mapping[str, str] = {}

@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.runner import ending_at_once, run
-from mailprobe.api.cli.shell.options import bounces_option, no_smtp_option, service_options
-from mailprobe.api.errors import Misuse, print_error
-from mailprobe.api.gc_tuning import collector_paused
-from mailprobe.api.starting.open_files import raise_open_files
+from ..errors import Misuse, print_error
+from ..gc_tuning import collector_paused
+from ..starting.open_files import raise_open_files
+from .runner import ending_at_once, run
+from .shell.options import bounces_option, no_smtp_option, service_options
 
 if TYPE_CHECKING:
-    from mailprobe.api.cli.source import OpenSource
-    from mailprobe.api.results.row_result import RowResult
     from mailprobe.engine.stream.answers import Answer
+
+    from ..results.row_result import RowResult
+    from .source import OpenSource
 
 REQUEST_MAX = 50  # typed addresses with the deadlines of a request; more are a list
 SOON_S = 0.1  # no progress is shown before; the first DNS query is sent by then
@@ -57,22 +58,22 @@ def verify(
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
-        from mailprobe.api.cli.remote.named_service import named_service
-        from mailprobe.api.cli.source import open_own_engine
-        from mailprobe.api.settings import Settings
+        from ..settings import Settings
+        from .remote.named_service import named_service
+        from .source import open_own_engine
 
     settings = Settings.read(os.environ)
     raise_open_files()
     texts = list(_texts(addresses))
     if (service := named_service(server, key, settings, bounces)) is not None:
-        from mailprobe.api.cli.remote.source import open_remote_source
+        from .remote.source import open_remote_source
 
         source: OpenSource = partial(open_remote_source, *service, "stream", asks_hosts=not no_smtp)
     else:
         engine = replace(settings.engine, asks_hosts=False) if no_smtp else settings.engine
         bounced: Mapping[str, str] = {}
         if bounces is not None:  # what reads such files takes a tenth of a second to load
-            from mailprobe.api.cli.scoring.bounces import bounced_in
+            from .scoring.bounces import bounced_in
 
             bounced = bounced_in(bounces, print_error)
         is_request = "-" not in addresses and len(texts) <= REQUEST_MAX
@@ -96,7 +97,7 @@ def _texts(addresses: Iterable[str]) -> Iterable[str]:
 
 def _unwrapped(text: str) -> Sequence[str]:
     """The addresses in a text, as `clean` reads them in a cell; else the text as it is."""
-    from mailprobe.api.cells.unwrapping import read_cell
+    from ..cells.unwrapping import read_cell
 
     return read_cell(text).addresses or (text,)
 
@@ -122,9 +123,10 @@ def print_json(texts: Sequence[str], open_source: "OpenSource", *, explain: bool
     import msgspec
     import trio
 
-    from mailprobe.api.cli.source import in_request_order
     from mailprobe.engine.evidence import Evidence
     from mailprobe.engine.verdict import as_row
+
+    from .source import in_request_order
 
     def line_of(answer: "Answer") -> bytes:
         if not explain:
@@ -167,9 +169,10 @@ def _print_dead_end(
     results: "Iterable[RowResult]", answers: "Iterable[Answer]", *, is_local: bool
 ) -> None:
     """Print a hint if no mail host has said anything; the answers have evidence."""
-    from mailprobe.api.cli.output.advice import dead_end, failure_of
-    from mailprobe.api.results.counts import ResultCounts
     from mailprobe.engine.evidence import is_reached
+
+    from ..results.counts import ResultCounts
+    from .output.advice import dead_end, failure_of
 
     counts = ResultCounts()
     for result in results:
@@ -189,8 +192,9 @@ def print_table(
     """Print a table in request order once all are answered; show progress until then."""
     import trio
 
-    from mailprobe.api.cli.source import request_order
     from mailprobe.engine.evidence import Evidence
+
+    from .source import request_order
 
     found: dict[int, Answer] = {}
     order = request_order(texts)
@@ -208,8 +212,8 @@ def print_table(
             nursery.cancel_scope.cancel()
 
     run(main)
-    from mailprobe.api.cli.output.report import console_on, explanation, print_verdicts
-    from mailprobe.api.results.row_result import row_result
+    from ..results.row_result import row_result
+    from .output.report import console_on, explanation, print_verdicts
 
     in_order = [found[position] for position in range(len(texts))]
     results = [row_result(answer) for answer in in_order]
@@ -232,7 +236,7 @@ async def _show_waiting(found: "Mapping[int, Answer]", total: int) -> None:
 
     await trio.sleep(SOON_S)
     await trio.to_thread.run_sync(import_module, "mailprobe.api.cli.output.report")
-    from mailprobe.api.cli.output.report import waiting
+    from .output.report import waiting
 
     with waiting(total) as show:
         while True:

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 
 import trio
 
-from mailprobe.api.doctor.dns_questions import DnsFailed, DnsQuestions
+from .dns_questions import DnsFailed, DnsQuestions
 
 LISTS = {
     "Spamhaus ZEN": "zen.spamhaus.org",

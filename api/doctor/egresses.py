@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.api.doctor.checks import SOURCE, Check
-from mailprobe.api.doctor.machine import (
+from mailprobe.engine.egress import ONE_EGRESS, Egress
+from mailprobe.engine.net.dialer import Dial
+from mailprobe.engine.net.public_addresses import is_public
+from mailprobe.engine.settings import EngineSettings
+
+from ..egress.ways import dial_of, settings_of
+from .checks import SOURCE, Check
+from .machine import (
     PROVIDERS,
     EndpointCheck,
     Greeting,
@@ -25,14 +31,9 @@ from mailprobe.api.doctor.machine import (
     open_network,
     our_address,
 )
-from mailprobe.api.egress.ways import dial_of, settings_of
-from mailprobe.engine.egress import ONE_EGRESS, Egress
-from mailprobe.engine.net.dialer import Dial
-from mailprobe.engine.net.public_addresses import is_public
-from mailprobe.engine.settings import EngineSettings
 
 if TYPE_CHECKING:
-    from mailprobe.api.settings import Settings
+    from ..settings import Settings
 
 EGRESSES_AT_ONCE = 8  # each opens three connections and asks a hundred questions
 # What advice says of the settings stands in the file for an egress.

@@ -10,7 +10,7 @@ from datetime import datetime
 
 import trio
 
-from mailprobe.api.doctor.checks import Check
+from .checks import Check
 
 KEPT_S = 3600.0
 AGAIN_S = 30.0

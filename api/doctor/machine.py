@@ -21,9 +21,6 @@ from urllib.parse import urlsplit
 import trio
 import trio.socket
 
-from mailprobe.api.doctor.checks import CLOCK, DATABASE, ENDPOINT, HELO, IDENTITY, PORT, Check
-from mailprobe.api.doctor.dns_questions import DnsQuestions, QueryTransport
-from mailprobe.api.doctor.sender import check_blocklists, check_spf
 from mailprobe.engine.dns.doh import open_transport
 from mailprobe.engine.dns.messages import (
     Addresses,
@@ -47,6 +44,10 @@ from mailprobe.engine.smtp.wire import (
     ehlo,
 )
 from mailprobe.storage.contract import DEFAULT_FOLDER
+
+from .checks import CLOCK, DATABASE, ENDPOINT, HELO, IDENTITY, PORT, Check
+from .dns_questions import DnsQuestions, QueryTransport
+from .sender import check_blocklists, check_spf
 
 # Their mail hosts are tested; the first two report our address in their EHLO reply.
 PROVIDERS = ("gmail.com", "outlook.com", "gmx.net")

@@ -2,11 +2,12 @@
 
 import trio
 
-from mailprobe.api.doctor.blocklists import BACKSCATTER_LISTS, listings_of
-from mailprobe.api.doctor.checks import BLOCKLISTS, SPF, Check
-from mailprobe.api.doctor.dns_questions import DnsQuestions
-from mailprobe.api.doctor.spf import check_host
 from mailprobe.engine.settings import EngineSettings
+
+from .blocklists import BACKSCATTER_LISTS, listings_of
+from .checks import BLOCKLISTS, SPF, Check
+from .dns_questions import DnsQuestions
+from .spf import check_host
 
 ADDRESS_UNKNOWN = "our public address is not known: no mail host named it"
 SENDER_S = 3.0  # each check, at the same time as the others

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Literal
 
-from mailprobe.api.doctor.dns_questions import DnsFailed, DnsQuestions, RecordType
+from .dns_questions import DnsFailed, DnsQuestions, RecordType
 
 SpfResult = Literal[
     "pass", "fail", "softfail", "neutral", "none", "permerror", "temperror", "unclear"

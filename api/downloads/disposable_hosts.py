@@ -15,11 +15,12 @@ from pathlib import Path
 
 import trio
 
-from mailprobe.api.downloads.download import DownloadRefused, download
 from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.lists.own_list_files import WrongList, read_hosts
 from mailprobe.engine.own_lists import with_parents
 from mailprobe.engine.smtp.operators import MailOperators
+
+from .download import DownloadRefused, download
 
 FILE = "disposable_hosts.txt"
 OCTETS_MAX = 128 * 1024  # some 5,000 hosts, checked in 50 ms; public lists have a few hundred

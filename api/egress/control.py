@@ -15,7 +15,6 @@ from datetime import date, datetime, timedelta
 
 import trio
 
-from mailprobe.api.egress.blocks import is_low, wanted
 from mailprobe.engine.background import supervised
 from mailprobe.engine.egress import Egress, Egresses, EgressState, StateListeners
 from mailprobe.storage.contract import StoreUnavailable
@@ -31,6 +30,8 @@ from mailprobe.storage.egresses import (
     EgressStore,
     ReplyCount,
 )
+
+from .blocks import is_low, wanted
 
 log = logging.getLogger("mailprobe.egress")
 

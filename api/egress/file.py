@@ -12,8 +12,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from mailprobe.api.setting_values import HELO, MAIL_FROM, ValueType, read_proxy_url
-from mailprobe.api.settings_files import Unreadable, read_toml
 from mailprobe.engine.egress import (
     EGRESSES_MAX,
     NAME_CHARACTERS_MAX,
@@ -22,6 +20,9 @@ from mailprobe.engine.egress import (
     Egress,
     Egresses,
 )
+
+from ..setting_values import HELO, MAIL_FROM, ValueType, read_proxy_url
+from ..settings_files import Unreadable, read_toml
 
 WEIGHT_MAX = 1_000_000  # beyond it the other egresses would get nothing
 ADDRESSES_MAX = 1_000_000_000  # a day; more than one address of ours can ask

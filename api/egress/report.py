@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 
-from mailprobe.api.egress.control import states_of
-from mailprobe.api.egress.ways import way_of
 from mailprobe.engine.egress import DailyLimit, Egress, Egresses, EgressState
 from mailprobe.storage.egresses import DayUse, EgressBoard, EgressRest, LatestReply
+
+from .control import states_of
+from .ways import way_of
 
 REFUSED = "blocked_us"  # the reason that counts against an egress
 

@@ -15,13 +15,13 @@ from math import inf
 import trio
 from hypercorn.utils import parse_socket_addr
 
-from mailprobe.api.admission.held import Admission
-from mailprobe.api.admission.request_bodies import ArrivingBody
-from mailprobe.api.http.encoder import CONTINUE, Message, ResponseEncoder, error_messages
-from mailprobe.api.http.exchange import Exchange, RequestTurn, contain, new_request_id
-from mailprobe.api.http.incoming import IncomingBody, ReadDeadline
-from mailprobe.api.http.output import READ_OCTETS, Output, linger, reset_on_close
-from mailprobe.api.http.parser import (
+from ..admission.held import Admission
+from ..admission.request_bodies import ArrivingBody
+from .encoder import CONTINUE, Message, ResponseEncoder, error_messages
+from .exchange import Exchange, RequestTurn, contain, new_request_id
+from .incoming import IncomingBody, ReadDeadline
+from .output import READ_OCTETS, Output, linger, reset_on_close
+from .parser import (
     FastReader,
     MalformedRequest,
     Mark,
@@ -29,7 +29,7 @@ from mailprobe.api.http.parser import (
     RequestReader,
     StrictReader,
 )
-from mailprobe.api.http.shared import HttpServer
+from .shared import HttpServer
 
 HEAD_WHEN_DRAINING_S = 1.0  # for the rest of a head; an idle connection is closed at once
 SETTLE_S = 0.02

@@ -8,7 +8,7 @@ from typing import Any
 
 import h11
 
-from mailprobe.api.http.parser import Fields
+from .parser import Fields
 
 Message = MutableMapping[str, Any]
 ErrorBody = Callable[[str], bytes]  # a code of PROTOCOL_ERRORS -> a complete JSON error body

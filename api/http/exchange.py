@@ -17,11 +17,12 @@ from typing import Any, Protocol
 
 import trio
 
-from mailprobe.api.admission.held import NO_ADMISSION, Admission
-from mailprobe.api.admission.overload import Ticket
-from mailprobe.api.admission.request_bodies import ArrivingBody
-from mailprobe.api.http.encoder import ErrorBody, Message, error_messages
 from mailprobe.engine.background import separate
+
+from ..admission.held import NO_ADMISSION, Admission
+from ..admission.overload import Ticket
+from ..admission.request_bodies import ArrivingBody
+from .encoder import ErrorBody, Message, error_messages
 
 logger = logging.getLogger("mailprobe.http")
 

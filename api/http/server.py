@@ -14,14 +14,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import trio
 
-from mailprobe.api.admission.overload import AdmissionQueue
-from mailprobe.api.admission.request_bodies import BodyBudget
-from mailprobe.api.http.connection import HttpConnection
-from mailprobe.api.http.encoder import ErrorBody
-from mailprobe.api.http.exchange import Application, UpgradeHandler
-from mailprobe.api.http.shared import HttpServer, Limits
-from mailprobe.api.signals import drain_signals
 from mailprobe.engine.background import running_loops, supervised
+
+from ..admission.overload import AdmissionQueue
+from ..admission.request_bodies import BodyBudget
+from ..signals import drain_signals
+from .connection import HttpConnection
+from .encoder import ErrorBody
+from .exchange import Application, UpgradeHandler
+from .shared import HttpServer, Limits
 
 logger = logging.getLogger("mailprobe.http")
 

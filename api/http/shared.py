@@ -15,14 +15,15 @@ import trio
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
 
-from mailprobe.api.admission.overload import AdmissionQueue, Ticket
-from mailprobe.api.admission.request_bodies import BodyBudget
-from mailprobe.api.http.disconnects import HangUps
-from mailprobe.api.http.encoder import ErrorBody, error_messages, head_of
-from mailprobe.api.http.exchange import Application, RequestTurn, UpgradeHandler, new_request_id
-from mailprobe.api.http.listeners import accept, accept_now
-from mailprobe.api.http.parser import Fields, RequestHead
 from mailprobe.engine.background import contained
+
+from ..admission.overload import AdmissionQueue, Ticket
+from ..admission.request_bodies import BodyBudget
+from .disconnects import HangUps
+from .encoder import ErrorBody, error_messages, head_of
+from .exchange import Application, RequestTurn, UpgradeHandler, new_request_id
+from .listeners import accept, accept_now
+from .parser import Fields, RequestHead
 
 ACCEPTED_MAX = 128  # in one turn of the event loop: some 10 ms
 UNREAD_CHECK_S = 0.005  # between two checks of unread requests; some ten are served in it

@@ -23,13 +23,14 @@ from itertools import chain, zip_longest
 import h11
 import trio
 
-from mailprobe.api.jobs.rules import WebhookTarget, read_retry_after
 from mailprobe.engine.dns.doh import tls_context
 from mailprobe.engine.dns.messages import AddressAnswer, LookupFailed, NoAddress
 from mailprobe.engine.net.dialer import Dial, Dialer
 from mailprobe.engine.net.public_addresses import is_public
 from mailprobe.engine.net.tcp import CannotConnect
 from mailprobe.storage import utc_now
+
+from .rules import WebhookTarget, read_retry_after
 
 DELIVERY_S = 15.0  # all of it: look-up, connect, TLS, answer
 CONNECT_S = 4.0  # per address, so that time is left for the next

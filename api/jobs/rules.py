@@ -23,9 +23,10 @@ from urllib.parse import quote
 import idna
 import msgspec
 
-from mailprobe.api.outbox.backoff import Backoff
-from mailprobe.api.schema import says
 from mailprobe.engine import Verdict
+
+from ..outbox.backoff import Backoff
+from ..schema import says
 
 SCHEME = "https://"
 URL_CHARACTERS_MAX = 2048

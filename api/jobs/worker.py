@@ -17,8 +17,16 @@ from functools import partial
 
 import trio
 
-from mailprobe.api.jobs.delivery import Delivered, WebhookSender
-from mailprobe.api.jobs.rules import (
+from mailprobe.engine import Answer, open_answers
+from mailprobe.storage.base.claim_order import HANGS_AFTER
+from mailprobe.storage.records import Attempt, Claim, Job, Work
+
+from ..observability.spans import start_span
+from ..outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
+from ..quota.charge import count_job
+from ..quota.service import QuotaService
+from .delivery import Delivered, WebhookSender
+from .rules import (
     NotAWebhook,
     WebhookTarget,
     callback_backoff,
@@ -29,13 +37,6 @@ from mailprobe.api.jobs.rules import (
     traceparent_of,
     verdict_on,
 )
-from mailprobe.api.observability.spans import start_span
-from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
-from mailprobe.api.quota.charge import count_job
-from mailprobe.api.quota.service import QuotaService
-from mailprobe.engine import Answer, open_answers
-from mailprobe.storage.base.claim_order import HANGS_AFTER
-from mailprobe.storage.records import Attempt, Claim, Job, Work
 
 log = logging.getLogger("mailprobe.jobs")
 

@@ -14,10 +14,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 # At once: a module that has the name of one of its functions would take its place here.
-from mailprobe.api.listfile.replacing import CannotWrite, replacing, writing_to
+from .replacing import CannotWrite, replacing, writing_to
 
 if TYPE_CHECKING:
-    from mailprobe.api.listfile.opening import (
+    from ..results.row_result import RowResult
+    from .opening import (
         List,
         ListFile,
         ListRow,
@@ -29,15 +30,14 @@ if TYPE_CHECKING:
         temporary_file,
         unpacked_name,
     )
-    from mailprobe.api.listfile.results import ResultColumns
-    from mailprobe.api.listfile.survey import BadList, known_encoding
-    from mailprobe.api.listfile.writer import (
+    from .results import ResultColumns
+    from .survey import BadList, known_encoding
+    from .writer import (
         check_fits_sheet,
         check_header,
         open_writer,
         output_manner,
     )
-    from mailprobe.api.results.row_result import RowResult
 else:
     _MODULES = {
         "mailprobe.api.listfile.opening": (

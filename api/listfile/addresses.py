@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mailprobe.api.cells.unwrapping import CellReading
+from ..cells.unwrapping import CellReading
 
 
 @dataclass(slots=True)

@@ -9,9 +9,9 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 
-from mailprobe.api.cells.unwrapping import read_cell
-from mailprobe.api.listfile.survey import BadList
-from mailprobe.api.terminal import plain
+from ..cells.unwrapping import read_cell
+from ..terminal import plain
+from .survey import BadList
 
 Wanted = Sequence[str]  # columns by name or number from 1; none: the column is to be found
 

@@ -11,8 +11,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
-from mailprobe.api.cells.unwrapping import read_cell
-from mailprobe.api.listfile.survey import BadList
+from ..cells.unwrapping import read_cell
+from .survey import BadList
 
 WEB_PAGE = re.compile(
     r"\s*(?:<\?xml[^>]{0,200}>\s*)?<(?:!doctype\s+html|html|head|body|table|meta|div|style)\b",

@@ -5,9 +5,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from mailprobe.api.listfile.bounds import CELL_CHARACTERS_MAX
-from mailprobe.api.listfile.dialect import ADDRESS, Cells, Dialect
-from mailprobe.api.listfile.survey import Survey
+from .bounds import CELL_CHARACTERS_MAX
+from .dialect import ADDRESS, Cells, Dialect
+from .survey import Survey
 
 DELIMITERS = ",;\t|"
 SEP_LINE = re.compile(r'"?sep=([,;\t|])"?[\r\n]', re.IGNORECASE)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from mailprobe.api.listfile.bounds import CELL_CHARACTERS_MAX, COLUMNS_MAX, ROW_CHARACTERS_MAX
+from .bounds import CELL_CHARACTERS_MAX, COLUMNS_MAX, ROW_CHARACTERS_MAX
 
 if TYPE_CHECKING:
     from _csv import Reader

@@ -4,10 +4,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mailprobe.api.cells.unwrapping import read_cell
-from mailprobe.api.listfile.dialect import Dialect
-from mailprobe.api.listfile.formulas import MARKS, needs_guard
-from mailprobe.api.listfile.results import (
+from mailprobe.engine.verdict import FIELDS
+
+from ..cells.unwrapping import read_cell
+from .dialect import Dialect
+from .formulas import MARKS, needs_guard
+from .results import (
     LIGHT,
     OTHERS,
     RESULT_FIELDS,
@@ -15,7 +17,6 @@ from mailprobe.api.listfile.results import (
     free_names,
     named_fields,
 )
-from mailprobe.engine.verdict import FIELDS
 
 # Columns that results may have after the others; longest first.
 FURTHER_FIELDS = ((SUGGESTED, OTHERS), (SUGGESTED,), (OTHERS,), ())

@@ -35,11 +35,11 @@ from pathlib import Path
 
 import msgspec
 
-from mailprobe.api.errors import CommandError, Misuse
-from mailprobe.api.listfile.opening import temporary_file
-from mailprobe.api.listfile.replacing import CannotWrite
-from mailprobe.api.results.row_result import RowResult
-from mailprobe.api.terminal import plain
+from ..errors import CommandError, Misuse
+from ..results.row_result import RowResult
+from ..terminal import plain
+from .opening import temporary_file
+from .replacing import CannotWrite
 
 VERSION = 2
 HEADER_OCTETS_MAX = 1024

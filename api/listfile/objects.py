@@ -14,20 +14,20 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from mailprobe.api.cells.unwrapping import NO_ADDRESS, CellReading, read_cell
-from mailprobe.api.listfile.addresses import CellNotes, first_address
-from mailprobe.api.listfile.bounds import SAMPLE_MAX, SHORT_CHARACTERS, excess_of
-from mailprobe.api.listfile.columns import SAMPLE_ROWS, Wanted, find_columns, has_address
-from mailprobe.api.listfile.earlier_results import (
+from ..cells.unwrapping import NO_ADDRESS, CellReading, read_cell
+from ..terminal import plain
+from .addresses import CellNotes, first_address
+from .bounds import SAMPLE_MAX, SHORT_CHARACTERS, excess_of
+from .columns import SAMPLE_ROWS, Wanted, find_columns, has_address
+from .earlier_results import (
     EMAIL,
     are_others,
     earlier_results,
     named_results,
     without,
 )
-from mailprobe.api.listfile.survey import BadList, Survey
-from mailprobe.api.listfile.text import text_lines
-from mailprobe.api.terminal import plain
+from .survey import BadList, Survey
+from .text import text_lines
 
 NESTED_SAMPLE = 20  # lines searched for addresses in nested fields
 DEPTH_MAX = 5  # levels searched

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
-from mailprobe.api.listfile.survey import PIECE_OCTETS, BadList, NoRoom, Survey, survey
-from mailprobe.api.terminal import plain
+from ..terminal import plain
+from .survey import PIECE_OCTETS, BadList, NoRoom, Survey, survey
 
 if TYPE_CHECKING:  # a list is read by the modules of its kind, and those alone are imported
-    from mailprobe.api.cells.unwrapping import CellReading
-    from mailprobe.api.listfile.addresses import CellNotes
-    from mailprobe.api.listfile.dialect import Dialect
-    from mailprobe.api.listfile.workbook.sheets import Sheet
+    from ..cells.unwrapping import CellReading
+    from .addresses import CellNotes
+    from .dialect import Dialect
+    from .workbook.sheets import Sheet
 
 Kind = Literal["csv", "xlsx", "ndjson"]
 
@@ -129,7 +129,7 @@ class List:
     @property
     def named_members(self) -> list[str]:
         """The member names of a row's JSON object."""
-        from mailprobe.api.listfile.tables import TableList
+        from .tables import TableList
 
         content = self.content
         return content.unique_columns if isinstance(content, TableList) else content.columns
@@ -140,8 +140,8 @@ class List:
 
     def remarks(self) -> "Iterator[str]":
         """Notes for the user on how the list was read; complete once all rows were read."""
-        from mailprobe.api.listfile.columns import proposal
-        from mailprobe.api.listfile.tables import TableList
+        from .columns import proposal
+        from .tables import TableList
 
         if not self.survey.zipped and self.survey.encoding not in UTF8:
             yield f"{self.name} is read as {self.survey.encoding}; --encoding names another encoding"
@@ -166,7 +166,7 @@ class List:
     @property
     def proposed(self) -> list[str]:
         """Further columns of addresses."""
-        from mailprobe.api.listfile.tables import TableList
+        from .tables import TableList
 
         content = self.content
         if not isinstance(content, TableList):
@@ -179,7 +179,7 @@ class List:
         return self.content.verified_columns
 
     def _remarks_on(self, sheet: "Sheet") -> "Iterator[str]":
-        from mailprobe.api.listfile.workbook.summary import is_summary
+        from .workbook.summary import is_summary
 
         sheets = [entry for entry in sheet.package.sheets if not is_summary(entry)]
         if len(sheets) > 1:
@@ -246,7 +246,7 @@ def _converted_file(
     if found.zipped or ending in OBJECT_ENDINGS:
         yield file, found, ending
         return
-    from mailprobe.api.listfile.conversion import conversion_of, csv_of
+    from .conversion import conversion_of, csv_of
 
     kind = conversion_of(found.sample, name, is_table=ending in TABLE_ENDINGS)
     if kind is None:
@@ -254,7 +254,7 @@ def _converted_file(
         return
     if found.octets > CONVERTED_OCTETS_MAX:
         raise BadList(f"{name} is too large to be converted; save the list as CSV")
-    from mailprobe.api.listfile.text import text_lines
+    from .text import text_lines
 
     text = "".join(text_lines(file, found, name))
     with _spooled(iter((csv_of(kind().rows(text, name)),)), name) as spool:
@@ -373,15 +373,15 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name
     ):
         if reading.skip_lines:
             raise BadList(f"{name} holds JSON objects", ": --skip-lines is for tables")
-        from mailprobe.api.listfile.objects import Objects
+        from .objects import Objects
 
         return List(name, found, OutputFormat("ndjson"), Objects(file, found, reading.wanted, name))
     return _read_text(file, found, ending, reading, name)
 
 
 def _read_sheet(file: BinaryIO, found: Survey, reading: ReadOptions, name: str) -> List:
-    from mailprobe.api.listfile.tables import read_table
-    from mailprobe.api.listfile.workbook.sheets import Sheet
+    from .tables import read_table
+    from .workbook.sheets import Sheet
 
     sheet = Sheet(file, found, name, reading.sheet)
     table = read_table(sheet.records(reading.skip_lines), reading.wanted, reading.fields)
@@ -389,14 +389,14 @@ def _read_sheet(file: BinaryIO, found: Survey, reading: ReadOptions, name: str) 
 
 
 def _read_text(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name: str) -> List:
-    from mailprobe.api.listfile.delimiter import (
+    from .delimiter import (
         declared_delimiter,
         find_delimiter,
         has_quoted_lines,
     )
-    from mailprobe.api.listfile.dialect import DeclaredDialect
-    from mailprobe.api.listfile.quoting import find_dialect
-    from mailprobe.api.listfile.tables import csv_records, line_records, read_lines, read_table
+    from .dialect import DeclaredDialect
+    from .quoting import find_dialect
+    from .tables import csv_records, line_records, read_lines, read_table
 
     if has_quoted_lines(found):
         found = replace(found, quoted_lines=True)

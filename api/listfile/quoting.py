@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import BinaryIO
 
-from mailprobe.api.listfile.bounds import CELL_CHARACTERS_MAX, COLUMNS_MAX
-from mailprobe.api.listfile.dialect import (
+from .bounds import CELL_CHARACTERS_MAX, COLUMNS_MAX
+from .dialect import (
     ADDRESS,
     ENDS_IN_ESCAPE_TEXT,
     QUOTE_WITHIN,
@@ -26,8 +26,8 @@ from mailprobe.api.listfile.dialect import (
     DialectMismatch,
     RecordReader,
 )
-from mailprobe.api.listfile.survey import BadList, Survey
-from mailprobe.api.listfile.text import text_lines
+from .survey import BadList, Survey
+from .text import text_lines
 
 TOO_LONG = "larger than field limit"  # csv's words
 WIDTHS_MAX = 64  # different widths that are counted: a file with more is no table

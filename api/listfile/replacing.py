@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mailprobe.api.errors import CommandError
-from mailprobe.api.terminal import plain
+from ..errors import CommandError
+from ..terminal import plain
 
 PART_NAME_OCTETS_MAX = 180  # of the output's name, as part of the temporary file's name
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import msgspec
 
-from mailprobe.api.listfile.formulas import guarded
-from mailprobe.api.results.row_result import RowResult, suggested
 from mailprobe.engine.lights import LIGHTS_BEST_FIRST, light_of
 from mailprobe.engine.verdict import FIELDS
+
+from ..results.row_result import RowResult, suggested
+from .formulas import guarded
 
 LIGHT = "light"
 CAUSE_FIELDS = ("reason", "blame", "attempts")

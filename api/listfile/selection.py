@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from mailprobe.api.results.row_result import RowResult
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.lights import Light, light_of
+
+from ..results.row_result import RowResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from mailprobe.api.errors import Misuse
-from mailprobe.api.listfile.encodings import SINGLE, Octets, guess
-from mailprobe.api.terminal import plain
+from ..errors import Misuse
+from ..terminal import plain
+from .encodings import SINGLE, Octets, guess
 
 PIECE_OCTETS = 1 << 20
 HEAD_OCTETS = 1 << 16  # inspected for the kind of file and its delimiter

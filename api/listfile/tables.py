@@ -8,10 +8,11 @@ from typing import Any, BinaryIO
 import msgspec
 import orjson
 
-from mailprobe.api.cells.unwrapping import CellReading, read_cell
-from mailprobe.api.listfile.addresses import CellNotes, RowsToNote, first_address
-from mailprobe.api.listfile.bounds import SAMPLE_MAX, SHORT_CHARACTERS, excess_of, weight_of
-from mailprobe.api.listfile.columns import (
+from ..cells.unwrapping import CellReading, read_cell
+from ..terminal import plain
+from .addresses import CellNotes, RowsToNote, first_address
+from .bounds import SAMPLE_MAX, SHORT_CHARACTERS, excess_of, weight_of
+from .columns import (
     SAMPLE_ROWS,
     Wanted,
     few_addresses,
@@ -22,8 +23,8 @@ from mailprobe.api.listfile.columns import (
     is_surely_header,
     names_addresses,
 )
-from mailprobe.api.listfile.dialect import Dialect, DialectMismatch, RawRecord, RecordReader
-from mailprobe.api.listfile.earlier_results import (
+from .dialect import Dialect, DialectMismatch, RawRecord, RecordReader
+from .earlier_results import (
     EMAIL,
     EarlierResults,
     are_others,
@@ -31,10 +32,9 @@ from mailprobe.api.listfile.earlier_results import (
     named_results,
     without,
 )
-from mailprobe.api.listfile.formulas import unguarded
-from mailprobe.api.listfile.survey import BadList, Survey
-from mailprobe.api.listfile.text import changed, text_lines
-from mailprobe.api.terminal import plain
+from .formulas import unguarded
+from .survey import BadList, Survey
+from .text import changed, text_lines
 
 
 class Records:

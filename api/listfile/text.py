@@ -11,8 +11,8 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, BinaryIO
 
-from mailprobe.api.listfile.bounds import ROW_CHARACTERS_MAX
-from mailprobe.api.listfile.survey import (
+from .bounds import ROW_CHARACTERS_MAX
+from .survey import (
     END_MARK,
     BadList,
     Changed,

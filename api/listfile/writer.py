@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import orjson
 
-from mailprobe.api.errors import Misuse
-from mailprobe.api.listfile.dialect import Dialect
-from mailprobe.api.listfile.earlier_results import around, guarded_text
-from mailprobe.api.listfile.formulas import MARKS, Formulas, guarded_cells
-from mailprobe.api.listfile.opening import (
+from ..errors import Misuse
+from ..results.counts import ResultCounts
+from ..terminal import plain
+from .dialect import Dialect
+from .earlier_results import around, guarded_text
+from .formulas import MARKS, Formulas, guarded_cells
+from .opening import (
     TABLE_ENDINGS,
     Kind,
     List,
@@ -29,14 +31,12 @@ from mailprobe.api.listfile.opening import (
     OutputFormat,
     temporary_file,
 )
-from mailprobe.api.listfile.results import RESULT_FIELDS, ResultColumns, RowAnswer, results_in
-from mailprobe.api.listfile.survey import BadList
-from mailprobe.api.listfile.tables import TableList, TableRow
-from mailprobe.api.results.counts import ResultCounts
-from mailprobe.api.terminal import plain
+from .results import RESULT_FIELDS, ResultColumns, RowAnswer, results_in
+from .survey import BadList
+from .tables import TableList, TableRow
 
 if TYPE_CHECKING:  # a workbook's modules are imported for a workbook
-    from mailprobe.api.listfile.workbook.sheets import Sheet
+    from .workbook.sheets import Sheet
 
 SHEET_CELL_CHARACTERS_MAX = 32_767  # the format's own limit, in UTF-16
 
@@ -245,7 +245,7 @@ def _csv(text: io.TextIOWrapper, manner: OutputFormat) -> AddRow:
 @contextmanager
 def _checked_workbook(file: BinaryIO, source: List) -> Iterator[BinaryIO]:
     """A temporary file, copied to the output once the workbook in it is whole. Raises BadList if not."""
-    from mailprobe.api.listfile.workbook.package import NotAWorkbook
+    from .workbook.package import NotAWorkbook
 
     with temporary_file() as made:
         try:
@@ -266,7 +266,7 @@ def _workbook(
 
 @contextmanager
 def _new_workbook(file: BinaryIO, source: List, columns: ResultColumns) -> Iterator[Write]:
-    from mailprobe.api.listfile.workbook.new_workbook import column_types, open_new_workbook
+    from .workbook.new_workbook import column_types, open_new_workbook
 
     counts = ResultCounts()
     own_names = source.columns
@@ -287,7 +287,7 @@ def _same_workbook(
     file: BinaryIO, source: List, sheet: "Sheet", columns: ResultColumns
 ) -> Iterator[Write]:
     """Write the same workbook with the results after the columns of the cleaned sheet."""
-    from mailprobe.api.listfile.workbook.sheet_writer import Place, open_sheet_writer
+    from .workbook.sheet_writer import Place, open_sheet_writer
 
     table = source.content
     assert isinstance(table, TableList)
@@ -328,9 +328,9 @@ def check_header(source: List) -> None:
     table, sheet = source.content, source.sheet
     if sheet is None or not isinstance(table, TableList):
         return
-    from mailprobe.api.listfile.workbook.package import NotAWorkbook
-    from mailprobe.api.listfile.workbook.sheets import SHEET_COLUMNS_MAX
-    from mailprobe.api.listfile.workbook.whole import check_parts
+    from .workbook.package import NotAWorkbook
+    from .workbook.sheets import SHEET_COLUMNS_MAX
+    from .workbook.whole import check_parts
 
     if table.header is None and not sheet.can_move_down():
         raise BadList(
@@ -357,7 +357,7 @@ def _sheet_characters(cell: str) -> int:
 
 def check_fits_sheet(row: ListRow, number: int, name: str) -> None:
     """Raise BadList, before verification, if a workbook could not hold the output."""
-    from mailprobe.api.listfile.workbook.sheets import ROWS_MAX, SHEET_COLUMNS_MAX
+    from .workbook.sheets import ROWS_MAX, SHEET_COLUMNS_MAX
 
     cells = row.cells()
     if (

@@ -5,9 +5,10 @@ from typing import Literal
 
 import msgspec
 
-from mailprobe.api.schema import Instant
 from mailprobe.storage.list_records import StoredList
 from mailprobe.storage.records import JobOrder
+
+from ..schema import Instant
 
 _encode = msgspec.json.Encoder().encode
 

@@ -11,8 +11,8 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from mailprobe.api.admission.turns import FairTurns
-from mailprobe.api.quota.list_limits import ACCOUNT_DOWNLOADS_MAX, WAITING_S_MAX
+from ..admission.turns import FairTurns
+from ..quota.list_limits import ACCOUNT_DOWNLOADS_MAX, WAITING_S_MAX
 
 PIECE_OCTETS_MAX = 64 * 1024  # some milliseconds to encode
 PAUSE_S_MAX = 0.1

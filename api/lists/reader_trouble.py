@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EDQUOT, ENOSPC
 
-from mailprobe.api.errors import CommandError
-from mailprobe.api.listfile.survey import BadList
-from mailprobe.api.reader.client import ReaderFault
-from mailprobe.api.reader.frames import TooManyRows
-from mailprobe.api.refusals import InvalidRequest, Overloaded, Refusal, StorageFull
+from ..errors import CommandError
+from ..listfile.survey import BadList
+from ..reader.client import ReaderFault
+from ..reader.frames import TooManyRows
+from ..refusals import InvalidRequest, Overloaded, Refusal, StorageFull
 
 log = logging.getLogger("mailprobe.lists")
 

@@ -18,35 +18,36 @@ from urllib.parse import quote
 import msgspec
 import trio
 
-from mailprobe.api.admission.turns import FairTurns
-from mailprobe.api.listfile.formulas import Formulas, guarded_cells
-from mailprobe.api.listfile.results import (
+from mailprobe.storage.list_records import ListChunk, StoredList
+from mailprobe.storage.store import Store
+
+from ..admission.turns import FairTurns
+from ..listfile.formulas import Formulas, guarded_cells
+from ..listfile.results import (
     CellAnswer,
     ResultColumns,
     RowAnswer,
     answer_of,
     best_of,
 )
-from mailprobe.api.listfile.results import results_in as results_of_row
-from mailprobe.api.lists.downloads import PIECE_OCTETS_MAX, pieces, worked
-from mailprobe.api.lists.reader_trouble import refusing_trouble
-from mailprobe.api.quota.list_limits import (
+from ..listfile.results import results_in as results_of_row
+from ..quota.list_limits import (
     ACCOUNT_MADE_MAX,
     MADE_AT_ONCE_MAX,
     MADE_BEGUN_MAX,
 )
-from mailprobe.api.reader.bounds import workbook_bounds
-from mailprobe.api.reader.client import ReaderLost, ReaderOrder, open_reader
-from mailprobe.api.reader.frames import BookEnd, BookRows, MakeWorkbook
-from mailprobe.api.refusals import ListNotFound
-from mailprobe.api.results.chunk_lines import results_in, results_of, rows_of
-from mailprobe.api.results.counts import ResultCounts
-from mailprobe.api.results.list_reading import ListReading, decode_reading
-from mailprobe.api.results.row_filter import RowFilter
-from mailprobe.api.results.row_result import RowResult
-from mailprobe.api.results.stored_row import StoredRow
-from mailprobe.storage.list_records import ListChunk, StoredList
-from mailprobe.storage.store import Store
+from ..reader.bounds import workbook_bounds
+from ..reader.client import ReaderLost, ReaderOrder, open_reader
+from ..reader.frames import BookEnd, BookRows, MakeWorkbook
+from ..refusals import ListNotFound
+from ..results.chunk_lines import results_in, results_of, rows_of
+from ..results.counts import ResultCounts
+from ..results.list_reading import ListReading, decode_reading
+from ..results.row_filter import RowFilter
+from ..results.row_result import RowResult
+from ..results.stored_row import StoredRow
+from .downloads import PIECE_OCTETS_MAX, pieces, worked
+from .reader_trouble import refusing_trouble
 
 CHUNKS_READ = 5  # at a time, a MiB each at most
 HELD_MAX = 200  # chunks whose results are held, for rows whose address was there first

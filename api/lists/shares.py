@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
 
-from mailprobe.api.reader.chunks import CHUNK_UNITS
 from mailprobe.storage.list_records import ListShare
+
+from ..reader.chunks import CHUNK_UNITS
 
 CHUNKS_EACH_MIN = 4  # 400 addresses: a claim and a commit are spent on many of them
 KEPT_SHARE = 4  # one of so many places is for accounts below their floor

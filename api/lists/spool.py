@@ -17,8 +17,7 @@ from typing import BinaryIO
 
 import trio
 
-from mailprobe.api.lists.reader_trouble import refusal_of
-from mailprobe.api.quota.list_limits import (
+from ..quota.list_limits import (
     ACCOUNT_UPLOADS_MAX,
     UPLOAD_OCTETS_MIN,
     UPLOAD_S_MAX,
@@ -26,7 +25,8 @@ from mailprobe.api.quota.list_limits import (
     UPLOADS_MAX,
     WAITING_OCTETS_MAX,
 )
-from mailprobe.api.refusals import Overloaded, PayloadTooLarge, SlowBody, SlowUpload
+from ..refusals import Overloaded, PayloadTooLarge, SlowBody, SlowUpload
+from .reader_trouble import refusal_of
 
 log = logging.getLogger("mailprobe.lists")
 

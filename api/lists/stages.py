@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 
 from msgspec import Struct
 
-from mailprobe.api.quota.list_charge import FREE_SHARE
-from mailprobe.api.results.waiting import HostStanding
-from mailprobe.api.schema import Instant, says
 from mailprobe.storage.list_records import NO_WAITS, HostWait, ListWaits, StoredList
+
+from ..quota.list_charge import FREE_SHARE
+from ..results.waiting import HostStanding
+from ..schema import Instant, says
 
 ListStatus = Literal["reading", "running", "paused", "done", "failed", "cancelled"]
 ListStage = Literal["asking", "waiting"]

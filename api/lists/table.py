@@ -13,14 +13,15 @@ from typing import Literal
 
 import trio
 
-from mailprobe.api.results.chunk_lines import found_at, results_in
-from mailprobe.api.results.marks import KINDS, LIGHTS, ResultKind, counts_of, mark_of
-from mailprobe.api.results.row_filter import RowFilter
-from mailprobe.api.results.row_result import RowResult
 from mailprobe.storage.list_jobs.list_lines import PLACES_SEARCHED_MAX
 from mailprobe.storage.list_jobs.list_marks import MARKS_READ_MAX
 from mailprobe.storage.list_records import ListChunk, StoredList
 from mailprobe.storage.store import Store
+
+from ..results.chunk_lines import found_at, results_in
+from ..results.marks import KINDS, LIGHTS, ResultKind, counts_of, mark_of
+from ..results.row_filter import RowFilter
+from ..results.row_result import RowResult
 
 PAGE_ROWS = 50
 CHUNKS_AT_ONCE = 10  # a MiB each at most

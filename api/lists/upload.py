@@ -8,24 +8,25 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from mailprobe.api.admission.turns import FairTurns
-from mailprobe.api.listfile import ReadOptions
-from mailprobe.api.lists.reader_trouble import refusing_trouble
-from mailprobe.api.lists.spool import Upload
-from mailprobe.api.quota.list_limits import (
+from mailprobe.storage.list_records import ListChunk, LoadedList
+from mailprobe.storage.records import Account
+
+from ..admission.turns import FairTurns
+from ..listfile import ReadOptions
+from ..quota.list_limits import (
     ACCOUNT_READ_MAX,
     READ_AT_ONCE_MAX,
     READ_BEGUN_MAX,
     WAITING_S_MAX,
     WAITING_UPLOADS_MAX,
 )
-from mailprobe.api.reader.bounds import UPLOAD
-from mailprobe.api.reader.client import ReaderOrder, ReaderTask, open_reader
-from mailprobe.api.reader.forks import is_short_text
-from mailprobe.api.reader.frames import Chunk, Loaded, ReadUpload
-from mailprobe.api.results.list_reading import encode_reading
-from mailprobe.storage.list_records import ListChunk, LoadedList
-from mailprobe.storage.records import Account
+from ..reader.bounds import UPLOAD
+from ..reader.client import ReaderOrder, ReaderTask, open_reader
+from ..reader.forks import is_short_text
+from ..reader.frames import Chunk, Loaded, ReadUpload
+from ..results.list_reading import encode_reading
+from .reader_trouble import refusing_trouble
+from .spool import Upload
 
 # In one transaction: some 30 ms, so that neither requests nor other uploads of the account, which
 # wait for each other, wait long.

@@ -16,37 +16,38 @@ from typing import TypeVar
 
 import trio
 
-from mailprobe.api.alerts.list_mail import DoneList, to_body
-from mailprobe.api.error_table import row_of
-from mailprobe.api.jobs.worker import RECHECK_S
-from mailprobe.api.lists.callbacks import callback_of
-from mailprobe.api.lists.conversations import ConversationLog
-from mailprobe.api.lists.lease_extension import SHARED_S, LeaseExtension
-from mailprobe.api.lists.shares import ClaimSize, WaitingAccounts, claim_room, last_in_turn
-from mailprobe.api.lists.table import read_marks
-from mailprobe.api.observability.spans import start_span
-from mailprobe.api.outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
-from mailprobe.api.quota.charge import charge
-from mailprobe.api.quota.list_charge import (
+from mailprobe.engine import paused_among
+from mailprobe.engine.background import running_loops
+from mailprobe.storage.base.lease_holders import new_holder
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.list_records import ListChunk, ListClaim, ListShare, StoredList
+
+from ..alerts.list_mail import DoneList, to_body
+from ..error_table import row_of
+from ..jobs.worker import RECHECK_S
+from ..observability.spans import start_span
+from ..outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
+from ..quota.charge import charge
+from ..quota.list_charge import (
     ChunkAddresses,
     ChunkRecheck,
     Note,
     store_callback,
     units_for_list,
 )
-from mailprobe.api.quota.list_limits import CHUNKS_AT_ONCE
-from mailprobe.api.quota.pauses import PAUSED_CODE
-from mailprobe.api.quota.self_protection import PROBE_EVERY_S
-from mailprobe.api.quota.service import QuotaService
-from mailprobe.api.quota.set_aside import PAUSED_S, ReturnTurns, SetAside, patience_of
-from mailprobe.api.refusals import NeverFits, Overloaded, ProbingUnavailable, RateLimited, Refusal
-from mailprobe.api.results.advice import ANSWERS
-from mailprobe.api.results.chunk_lines import addresses_of, passing_of
-from mailprobe.engine import paused_among
-from mailprobe.engine.background import running_loops
-from mailprobe.storage.base.lease_holders import new_holder
-from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.list_records import ListChunk, ListClaim, ListShare, StoredList
+from ..quota.list_limits import CHUNKS_AT_ONCE
+from ..quota.pauses import PAUSED_CODE
+from ..quota.self_protection import PROBE_EVERY_S
+from ..quota.service import QuotaService
+from ..quota.set_aside import PAUSED_S, ReturnTurns, SetAside, patience_of
+from ..refusals import NeverFits, Overloaded, ProbingUnavailable, RateLimited, Refusal
+from ..results.advice import ANSWERS
+from ..results.chunk_lines import addresses_of, passing_of
+from .callbacks import callback_of
+from .conversations import ConversationLog
+from .lease_extension import SHARED_S, LeaseExtension
+from .shares import ClaimSize, WaitingAccounts, claim_room, last_in_turn
+from .table import read_marks
 
 log = logging.getLogger("mailprobe.lists")
 

@@ -13,9 +13,28 @@ from math import inf
 import trio
 from trio_websocket import ConnectionClosed
 
-from mailprobe.api.error_table import body_of, row_of
-from mailprobe.api.live.handshake import LiveSocket
-from mailprobe.api.live.messages import (
+from mailprobe.engine.evidence import EvidenceBudget
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.list_records import ENDED, NO_WAITS, ListWaits, StoredList
+from mailprobe.storage.records import Caller
+
+from ..error_table import body_of, row_of
+from ..observability.request_context import RequestContext
+from ..operations.list_jobs import response_of, waits_of
+from ..operations.verify import result_of
+from ..quota.charge import ChargedAnswers, Verifications, charge
+from ..refusals import (
+    InvalidRequest,
+    ListNotFound,
+    Overloaded,
+    QuotaExhausted,
+    RateLimited,
+    Refusal,
+    UsageUnknown,
+)
+from ..service import Service
+from .handshake import LiveSocket
+from .messages import (
     EndOfInput,
     LiveAddress,
     WatchedList,
@@ -25,24 +44,6 @@ from mailprobe.api.live.messages import (
     result_line,
     typed_line,
 )
-from mailprobe.api.observability.request_context import RequestContext
-from mailprobe.api.operations.list_jobs import response_of, waits_of
-from mailprobe.api.operations.verify import result_of
-from mailprobe.api.quota.charge import ChargedAnswers, Verifications, charge
-from mailprobe.api.refusals import (
-    InvalidRequest,
-    ListNotFound,
-    Overloaded,
-    QuotaExhausted,
-    RateLimited,
-    Refusal,
-    UsageUnknown,
-)
-from mailprobe.api.service import Service
-from mailprobe.engine.evidence import EvidenceBudget
-from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.list_records import ENDED, NO_WAITS, ListWaits, StoredList
-from mailprobe.storage.records import Caller
 
 CREDIT = 400  # addresses without a result
 CREDIT_SHARE = 4  # of them are announced together

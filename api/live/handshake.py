@@ -9,7 +9,7 @@ from typing import Protocol
 
 from trio_websocket import WebSocketConnection, WebSocketRequest
 
-from mailprobe.api.live.stream import UpgradedStream
+from .stream import UpgradedStream
 
 
 class LiveSocket(Protocol):

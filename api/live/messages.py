@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import msgspec
 import orjson
 
-from mailprobe.api.refusals import InvalidRequest
+from ..refusals import InvalidRequest
 
 MESSAGE_CHARACTERS_MAX = 64 * 1024
 LINES_MAX = 1_000  # of a message

@@ -13,22 +13,23 @@ import msgspec
 import trio
 from trio_websocket import ConnectionClosed, wrap_server_stream
 
-from mailprobe.api.admission.connections import LiveConnections
-from mailprobe.api.error_table import body_of, headers_of, row_of
-from mailprobe.api.http.exchange import Scope, headers_of_scope, new_request_id
-from mailprobe.api.live.connection import LiveConnection
-from mailprobe.api.live.handshake import LiveHandshake, UpgradedHandshake
-from mailprobe.api.live.messages import MESSAGE_CHARACTERS_MAX
-from mailprobe.api.live.stream import UpgradedStream
-from mailprobe.api.observability.request_context import RequestContext, request_scope, trace_headers
-from mailprobe.api.operations.operation import Call
-from mailprobe.api.operations.verify import LIVE
-from mailprobe.api.refusals import Refusal, UsageUnknown
-from mailprobe.api.rest.auth import authenticate
-from mailprobe.api.service import Service
 from mailprobe.engine.background import separate
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
+
+from ..admission.connections import LiveConnections
+from ..error_table import body_of, headers_of, row_of
+from ..http.exchange import Scope, headers_of_scope, new_request_id
+from ..observability.request_context import RequestContext, request_scope, trace_headers
+from ..operations.operation import Call
+from ..operations.verify import LIVE
+from ..refusals import Refusal, UsageUnknown
+from ..rest.auth import authenticate
+from ..service import Service
+from .connection import LiveConnection
+from .handshake import LiveHandshake, UpgradedHandshake
+from .messages import MESSAGE_CHARACTERS_MAX
+from .stream import UpgradedStream
 
 log = logging.getLogger("mailprobe.live")
 

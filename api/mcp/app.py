@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 import msgspec
 import trio
 
-from mailprobe.api.error_table import ApiError, Links, body_of, headers_of
-from mailprobe.api.http.encoder import Message
-from mailprobe.api.http.exchange import (
+from ..error_table import ApiError, Links, body_of, headers_of
+from ..http.encoder import Message
+from ..http.exchange import (
     Application,
     Receive,
     Send,
@@ -24,13 +24,13 @@ from mailprobe.api.http.exchange import (
     headers_of_scope,
     request_id_of,
 )
-from mailprobe.api.http.parser import WHOLE_BODY
-from mailprobe.api.mcp.calls import Posted, ToolServer
-from mailprobe.api.mcp.jsonrpc import INVALID_REQUEST, SECTION, fault_reply, reasoned
-from mailprobe.api.operations.operation import OperationReply
-from mailprobe.api.refusals import MethodNotAllowed
-from mailprobe.api.rest.decoding import read_body
-from mailprobe.api.service import Service
+from ..http.parser import WHOLE_BODY
+from ..operations.operation import OperationReply
+from ..refusals import MethodNotAllowed
+from ..rest.decoding import read_body
+from ..service import Service
+from .calls import Posted, ToolServer
+from .jsonrpc import INVALID_REQUEST, SECTION, fault_reply, reasoned
 
 WIDE = "/mcp/all"
 PORTS = {"http": ":80", "https": ":443"}  # default ports, which an origin omits

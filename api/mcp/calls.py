@@ -17,9 +17,28 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from mailprobe.api.admission.held import NO_ADMISSION, Admission
-from mailprobe.api.error_table import ApiError
-from mailprobe.api.mcp.jsonrpc import (
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.records import Caller
+
+from ..admission.held import NO_ADMISSION, Admission
+from ..error_table import ApiError
+from ..operations.operation import Inbound, Operation, OperationReply, ToolRequest
+from ..refusals import (
+    InvalidKey,
+    MissingKey,
+    OurFault,
+    PayloadTooLarge,
+    Refusal,
+    SlowBody,
+    UnsupportedCoding,
+    UsageUnknown,
+    WrongKeyType,
+)
+from ..rest.auth import authenticate
+from ..rest.dispatch import answer, check_head, refuse
+from ..schema import BODY_OCTETS_MAX
+from ..service import Service
+from .jsonrpc import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -45,7 +64,7 @@ from mailprobe.api.mcp.jsonrpc import (
     result_reply,
     speaks_2026,
 )
-from mailprobe.api.mcp.outcomes import (
+from .outcomes import (
     METHODS,
     METHODS_2026,
     called,
@@ -53,7 +72,7 @@ from mailprobe.api.mcp.outcomes import (
     failed,
     initialized,
 )
-from mailprobe.api.mcp.tools import (
+from .tools import (
     INSTRUCTIONS,
     NEEDS_HEADER,
     PROVISIONING_HEADER,
@@ -62,24 +81,6 @@ from mailprobe.api.mcp.tools import (
     tools,
     wide_tools,
 )
-from mailprobe.api.operations.operation import Inbound, Operation, OperationReply, ToolRequest
-from mailprobe.api.refusals import (
-    InvalidKey,
-    MissingKey,
-    OurFault,
-    PayloadTooLarge,
-    Refusal,
-    SlowBody,
-    UnsupportedCoding,
-    UsageUnknown,
-    WrongKeyType,
-)
-from mailprobe.api.rest.auth import authenticate
-from mailprobe.api.rest.dispatch import answer, check_head, refuse
-from mailprobe.api.schema import BODY_OCTETS_MAX
-from mailprobe.api.service import Service
-from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.records import Caller
 
 log = logging.getLogger("mailprobe.tools")
 

@@ -16,10 +16,10 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from mailprobe.api.error_table import BEFORE_ROUTING, Links, body_of, headers_of, row_of
-from mailprobe.api.operations.operation import JSON, OperationReply
-from mailprobe.api.refusals import InvalidRequest, Refusal, Section
-from mailprobe.api.rest.decoding import check_media_type, parse
+from ..error_table import BEFORE_ROUTING, Links, body_of, headers_of, row_of
+from ..operations.operation import JSON, OperationReply
+from ..refusals import InvalidRequest, Refusal, Section
+from ..rest.decoding import check_media_type, parse
 
 VERSION_2026 = "2026-07-28"
 HANDSHAKE_VERSIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")  # newest first

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Raw
 
-from mailprobe.api.mcp.jsonrpc import HANDSHAKE_VERSIONS, VERSIONS
-from mailprobe.api.operations.description import VERSION
+from ..operations.description import VERSION
+from .jsonrpc import HANDSHAKE_VERSIONS, VERSIONS
 
 SERVER = {"name": "mailprobe", "title": "mailprobe", "version": VERSION}
 CAPABILITIES: dict[str, object] = {"tools": {"listChanged": False}}

@@ -15,16 +15,16 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from mailprobe.api.operations.description import schemas_of
-from mailprobe.api.operations.operation import (
+from ..operations.description import schemas_of
+from ..operations.operation import (
     Operation,
     OperationReply,
     ToolForm,
     ToolRequest,
     ToolText,
 )
-from mailprobe.api.operations.table import OPERATIONS
-from mailprobe.api.operations.verify import EMAILS_MAX
+from ..operations.table import OPERATIONS
+from ..operations.verify import EMAILS_MAX
 
 PROVISIONING_HEADER = "X-Service-Provisioning-Key"
 NEEDS_HEADER = f" Needs the header {PROVISIONING_HEADER}."

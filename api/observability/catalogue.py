@@ -10,11 +10,6 @@ from functools import cache
 from itertools import product
 from typing import Protocol, get_args
 
-from mailprobe.api.error_table import BEFORE_ROUTING, ErrorRow
-from mailprobe.api.error_table import TABLE as REFUSALS
-from mailprobe.api.observability.request_context import UNROUTED
-from mailprobe.api.observability.shared_counters import Family, Labels
-from mailprobe.api.refusals import MethodNotAllowed, NoSuchRoute, OurFault, Refusal
 from mailprobe.engine import deciding_rules
 from mailprobe.engine.egress import ONE_EGRESS, Egresses, EgressState
 from mailprobe.engine.shared_cache import FactKind
@@ -22,6 +17,12 @@ from mailprobe.engine.smtp.operators import budget_labels, operator_labels
 from mailprobe.engine.verdict import LADDER, Outcome, Reason
 from mailprobe.storage.list_jobs.queues import QueueName
 from mailprobe.storage.store import Store
+
+from ..error_table import BEFORE_ROUTING, ErrorRow
+from ..error_table import TABLE as REFUSALS
+from ..refusals import MethodNotAllowed, NoSuchRoute, OurFault, Refusal
+from .request_context import UNROUTED
+from .shared_counters import Family, Labels
 
 GONE = "gone"  # the status of a request whose answer never began
 TESTS = "test"  # the operation of requests with a test key, whichever they want

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.api.http.encoder import Message
-from mailprobe.api.http.exchange import Receive, Send
-from mailprobe.api.http.server import serve_app
-from mailprobe.api.http.shared import Limits
-from mailprobe.api.observability.shared_counters import Family, SeriesTotal, SharedCounters
+from ..http.encoder import Message
+from ..http.exchange import Receive, Send
+from ..http.server import serve_app
+from ..http.shared import Limits
+from .shared_counters import Family, SeriesTotal, SharedCounters
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -20,9 +20,10 @@ from typing import Any
 
 import msgspec
 
-from mailprobe.api.keys import KINDS, SHOWN_CHARACTERS
-from mailprobe.api.observability.request_context import present
 from mailprobe.release import commit, version
+
+from ..keys import KINDS, SHOWN_CHARACTERS
+from .request_context import present
 
 log = logging.getLogger("mailprobe.serve")
 

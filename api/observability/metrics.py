@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from mailprobe.api.egress.control import EgressNow
-from mailprobe.api.observability.catalogue import (
+from mailprobe.engine.background import FAULTS, log_fault
+from mailprobe.engine.egress import ONE_EGRESS, Egresses
+from mailprobe.engine.reasons import verdict_cause
+from mailprobe.engine.verdict import Outcome
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.store import Store
+
+from ..egress.control import EgressNow
+from .catalogue import (
     EGRESS_STATES,
     GONE,
     OUR_FAULT,
@@ -23,19 +30,13 @@ from mailprobe.api.observability.catalogue import (
     families,
     rung_labels,
 )
-from mailprobe.api.observability.request_context import RequestContext
-from mailprobe.api.observability.shared_counters import (
+from .request_context import RequestContext
+from .shared_counters import (
     CounterRow,
     Numbers,
     SharedCounters,
     open_shared_counters,
 )
-from mailprobe.engine.background import FAULTS, log_fault
-from mailprobe.engine.egress import ONE_EGRESS, Egresses
-from mailprobe.engine.reasons import verdict_cause
-from mailprobe.engine.verdict import Outcome
-from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.store import Store
 
 if TYPE_CHECKING:
     from mailprobe.engine.observer import EngineStatistics, Recalled

@@ -17,9 +17,10 @@ from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 
-from mailprobe.api.observability.logs import covered
-from mailprobe.api.observability.spans import Attributes, Span, SpanKind
 from mailprobe.release import version
+
+from .logs import covered
+from .spans import Attributes, Span, SpanKind
 
 SERVICE = "mailprobe"  # unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES name it
 UNNAMED = "unknown_service"  # how the SDK's name begins then

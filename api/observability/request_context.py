@@ -15,8 +15,9 @@ from typing import Protocol
 
 import trio
 
-from mailprobe.api.observability.spans import NO_SPAN, Attribute, Span, start_span
 from mailprobe.storage.records import Caller
+
+from .spans import NO_SPAN, Attribute, Span, start_span
 
 log = logging.getLogger("mailprobe.access")
 

@@ -14,8 +14,8 @@ from math import inf
 
 import trio
 
-from mailprobe.api.observability.spans import traced_by
-from mailprobe.api.settings import TRACES_PROTOCOL
+from ..settings import TRACES_PROTOCOL
+from .spans import traced_by
 
 log = logging.getLogger("mailprobe.traces")
 
@@ -66,7 +66,7 @@ async def open_traces(protocol: str | None, *, flush_s: float = FLUSH_S) -> Asyn
     if protocol is None or traces_missing(protocol) is not None:
         yield
         return
-    from mailprobe.api.observability import open_telemetry
+    from . import open_telemetry
 
     try:
         exporter = open_telemetry.new_exporter()

@@ -5,8 +5,13 @@ from uuid import UUID
 
 from msgspec import Struct
 
-from mailprobe.api.operations.examples import ID
-from mailprobe.api.operations.operation import (
+from mailprobe.storage.records import SoldTier
+
+from ..quota.plans import sold_tier
+from ..schema import Instant, says
+from ..service import Service
+from .examples import ID
+from .operation import (
     MANAGING,
     Call,
     Operation,
@@ -15,11 +20,7 @@ from mailprobe.api.operations.operation import (
     ToolText,
     reply,
 )
-from mailprobe.api.operations.usage import used_this_month
-from mailprobe.api.quota.plans import sold_tier
-from mailprobe.api.schema import Instant, says
-from mailprobe.api.service import Service
-from mailprobe.storage.records import SoldTier
+from .usage import used_this_month
 
 
 class AccountLimits(Struct, frozen=True):

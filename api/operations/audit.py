@@ -10,11 +10,20 @@ from typing import Annotated, get_args
 import msgspec
 from msgspec import Struct
 
-from mailprobe.api.keys import shown
-from mailprobe.api.listfile.formulas import guarded
-from mailprobe.api.lists.downloads import begun, worked
-from mailprobe.api.operations.examples import AT, ID, KEY, SOON
-from mailprobe.api.operations.operation import (
+from mailprobe.storage.audit import ActKind, Entry, EntryFilter
+from mailprobe.storage.contract import LISTED_MAX
+from mailprobe.storage.records import ActorKind
+from mailprobe.storage.store import Store
+
+from ..keys import shown
+from ..listfile.formulas import guarded
+from ..lists.downloads import begun, worked
+from ..quota.plans import MICROS_PER_EUR
+from ..refusals import InvalidRequest
+from ..schema import Instant, says
+from ..service import Service
+from .examples import AT, ID, KEY, SOON
+from .operation import (
     JSON,
     MANAGING,
     NDJSON,
@@ -26,14 +35,6 @@ from mailprobe.api.operations.operation import (
     parameter,
     reply,
 )
-from mailprobe.api.quota.plans import MICROS_PER_EUR
-from mailprobe.api.refusals import InvalidRequest
-from mailprobe.api.schema import Instant, says
-from mailprobe.api.service import Service
-from mailprobe.storage.audit import ActKind, Entry, EntryFilter
-from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.records import ActorKind
-from mailprobe.storage.store import Store
 
 
 class AuditChange(Struct, frozen=True):

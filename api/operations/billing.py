@@ -4,7 +4,10 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from mailprobe.api.operations.operation import (
+from ..refusals import NoBillingAccount, NoSuchRoute, ProviderUnavailable
+from ..schema import says
+from ..service import Service
+from .operation import (
     BODIED,
     MANAGING,
     REPEATABLE,
@@ -15,9 +18,6 @@ from mailprobe.api.operations.operation import (
     ToolText,
     reply,
 )
-from mailprobe.api.refusals import NoBillingAccount, NoSuchRoute, ProviderUnavailable
-from mailprobe.api.schema import says
-from mailprobe.api.service import Service
 
 URL_CHARACTERS_MAX = 2048
 # In Python "$" also matches before a final line end; in JSON Schema it does not.

@@ -8,11 +8,18 @@ from urllib.parse import unquote
 import trio
 from msgspec import Struct
 
-from mailprobe.api.admission.turns import FairTurns
-from mailprobe.api.bounces.events import SubscriptionConfirmation, UnreadableEvents, read_events
-from mailprobe.api.bounces.kinds import Kind
-from mailprobe.api.bounces.reports import reported_in
-from mailprobe.api.operations.operation import (
+from mailprobe.engine.evidence import shown
+
+from ..admission.turns import FairTurns
+from ..bounces.events import SubscriptionConfirmation, UnreadableEvents, read_events
+from ..bounces.kinds import Kind
+from ..bounces.reports import reported_in
+from ..quota.bounced import mailboxes_of
+from ..quota.list_limits import WAITING_S_MAX
+from ..refusals import BounceNotFound, InvalidRequest
+from ..schema import says
+from ..service import Service
+from .operation import (
     BODIED,
     KEYED,
     REPEATABLE,
@@ -22,12 +29,6 @@ from mailprobe.api.operations.operation import (
     parameter,
     reply,
 )
-from mailprobe.api.quota.bounced import mailboxes_of
-from mailprobe.api.quota.list_limits import WAITING_S_MAX
-from mailprobe.api.refusals import BounceNotFound, InvalidRequest
-from mailprobe.api.schema import says
-from mailprobe.api.service import Service
-from mailprobe.engine.evidence import shown
 
 log = logging.getLogger("mailprobe.bounces")
 

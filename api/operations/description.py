@@ -5,9 +5,12 @@ from typing import Any
 
 import msgspec
 
-from mailprobe.api.error_table import TABLE, Links
-from mailprobe.api.jobs.rules import VerifyEmailCallback
-from mailprobe.api.operations.description_text import (
+from mailprobe.engine import Verdict
+
+from ..error_table import TABLE, Links
+from ..jobs.rules import VerifyEmailCallback
+from ..refusals import Refusal
+from .description_text import (
     ADVICE,
     CALLBACK,
     CALLBACK_HEADERS,
@@ -21,12 +24,10 @@ from mailprobe.api.operations.description_text import (
     WEBHOOK,
     WORK_ID,
 )
-from mailprobe.api.operations.examples import example_refusal
-from mailprobe.api.operations.keys import ManagementProvisioningKeyResponse
-from mailprobe.api.operations.operation import NDJSON, XLSX, Operation
-from mailprobe.api.operations.verify import VerifyEmailResult
-from mailprobe.api.refusals import Refusal
-from mailprobe.engine import Verdict
+from .examples import example_refusal
+from .keys import ManagementProvisioningKeyResponse
+from .operation import NDJSON, XLSX, Operation
+from .verify import VerifyEmailResult
 
 VERSION = "1.0.0"
 _TEXT = {"type": "string"}

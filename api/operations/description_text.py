@@ -1,6 +1,6 @@
 """Texts of the API description that belong to no single operation."""
 
-from mailprobe.api.operations.operation import XLSX
+from .operation import XLSX
 
 # field -> what it is, in the engine's types: a result and its evidence
 ENGINE_FIELDS: dict[str, dict[str, object]] = {

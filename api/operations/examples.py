@@ -5,10 +5,10 @@ from uuid import UUID
 
 import msgspec
 
-from mailprobe.api import refusals
-from mailprobe.api.error_table import Links, body_of
-from mailprobe.api.keys import mint
-from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
+from .. import refusals
+from ..error_table import Links, body_of
+from ..keys import mint
+from ..schema import BODY_OCTETS_MAX, BODY_S_MAX
 
 AT = datetime(2026, 3, 14, 9, 26, 53, tzinfo=UTC)
 SOON = datetime(2026, 3, 14, 9, 27, 12, tzinfo=UTC)

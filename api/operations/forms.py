@@ -10,19 +10,13 @@ from typing import Annotated, Literal, cast, get_args
 
 from msgspec import Struct
 
-from mailprobe.api.error_table import retry_after_s
-from mailprobe.api.operations.operation import (
-    BODIED,
-    KEYED,
-    Call,
-    Operation,
-    OperationReply,
-    parameter,
-    reply,
-)
-from mailprobe.api.operations.verify import answer_whole
-from mailprobe.api.quota.charge import Verifications
-from mailprobe.api.refusals import (
+from mailprobe.engine import Answer
+from mailprobe.engine.lights import Light, light_of
+from mailprobe.engine.reasons import VerdictCause
+
+from ..error_table import retry_after_s
+from ..quota.charge import Verifications
+from ..refusals import (
     FormBusy,
     FormOff,
     HardCapReached,
@@ -32,12 +26,19 @@ from mailprobe.api.refusals import (
     QuotaExhausted,
     RateLimited,
 )
-from mailprobe.api.results.lights import OURS
-from mailprobe.api.schema import AddressBody, says
-from mailprobe.api.service import Service
-from mailprobe.engine import Answer
-from mailprobe.engine.lights import Light, light_of
-from mailprobe.engine.reasons import VerdictCause
+from ..results.lights import OURS
+from ..schema import AddressBody, says
+from ..service import Service
+from .operation import (
+    BODIED,
+    KEYED,
+    Call,
+    Operation,
+    OperationReply,
+    parameter,
+    reply,
+)
+from .verify import answer_whole
 
 FORMS = "/v1/forms/verify"
 FORM_OCTETS_MAX = 4096  # an address of 320 characters, each escaped to six octets, and room

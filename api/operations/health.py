@@ -5,9 +5,9 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from mailprobe.api.operations.operation import Call, Operation, OperationReply, parameter, reply
-from mailprobe.api.schema import says
-from mailprobe.api.service import Service
+from ..schema import says
+from ..service import Service
+from .operation import Call, Operation, OperationReply, parameter, reply
 
 HEALTH = "/health"
 

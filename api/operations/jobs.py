@@ -6,9 +6,16 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from mailprobe.api.jobs.rules import VerifyEmailCallback
-from mailprobe.api.operations.examples import AT, ID, SOON
-from mailprobe.api.operations.operation import (
+from mailprobe.storage.records import Caller, Job, JobState
+
+from ..jobs.rules import VerifyEmailCallback
+from ..quota.charge import Submission, charge
+from ..refusals import JobNotFound
+from ..sandbox.addresses import DOMAIN
+from ..schema import Instant, says
+from ..service import Service
+from .examples import AT, ID, SOON
+from .operation import (
     KEYED,
     Call,
     ItemId,
@@ -18,19 +25,13 @@ from mailprobe.api.operations.operation import (
     ToolText,
     reply,
 )
-from mailprobe.api.operations.verify import (
+from .verify import (
     RESULT,
     VerifyEmailResult,
     VerifyRequest,
     order_of,
     with_sandbox_result,
 )
-from mailprobe.api.quota.charge import Submission, charge
-from mailprobe.api.refusals import JobNotFound
-from mailprobe.api.sandbox.addresses import DOMAIN
-from mailprobe.api.schema import Instant, says
-from mailprobe.api.service import Service
-from mailprobe.storage.records import Caller, Job, JobState
 
 
 class JobAttempt(Struct, frozen=True):

@@ -10,9 +10,16 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta, Struct
 
-from mailprobe.api.keys import LABEL, LABEL_CHARACTERS_MAX, key_hash, kind_of, mint, shown
-from mailprobe.api.operations.examples import AT, ID, KEY
-from mailprobe.api.operations.operation import (
+from mailprobe.storage import contract
+from mailprobe.storage.contract import KeyLimitReached
+from mailprobe.storage.records import ActorKind, Key, KeyKind
+
+from ..keys import LABEL, LABEL_CHARACTERS_MAX, key_hash, kind_of, mint, shown
+from ..refusals import InvalidRequest, KeyNotFound, KeysTooFast, TooManyKeys
+from ..schema import Instant, says
+from ..service import Service
+from .examples import AT, ID, KEY
+from .operation import (
     BODIED,
     MANAGING,
     REPEATABLE,
@@ -24,12 +31,6 @@ from mailprobe.api.operations.operation import (
     ToolText,
     reply,
 )
-from mailprobe.api.refusals import InvalidRequest, KeyNotFound, KeysTooFast, TooManyKeys
-from mailprobe.api.schema import Instant, says
-from mailprobe.api.service import Service
-from mailprobe.storage import contract
-from mailprobe.storage.contract import KeyLimitReached
-from mailprobe.storage.records import ActorKind, Key, KeyKind
 
 VERIFYING: tuple[KeyKind, ...] = ("standard", "test")  # the kinds of keys that verify
 KEYS_A_MINUTE = 20  # per account: each key is a row that its retention keeps

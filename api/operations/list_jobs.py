@@ -9,18 +9,20 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct
 
-from mailprobe.api.admission.turns import FairTurns
-from mailprobe.api.errors import Misuse
-from mailprobe.api.listfile.formulas import Formulas
-from mailprobe.api.lists.downloads import BegunDownload, begun
-from mailprobe.api.lists.results import (
+from mailprobe.storage.list_records import NO_WAITS, ListState, ListWaits, StoredList
+
+from ..admission.turns import FairTurns
+from ..errors import Misuse
+from ..listfile.formulas import Formulas
+from ..lists.downloads import BegunDownload, begun
+from ..lists.results import (
     ListResults,
     csv_parts,
     disposition,
     ndjson_parts,
     workbook_parts,
 )
-from mailprobe.api.lists.stages import (
+from ..lists.stages import (
     ListStage,
     ListStatus,
     ListWait,
@@ -28,9 +30,20 @@ from mailprobe.api.lists.stages import (
     progress_of,
     standing_of,
 )
-from mailprobe.api.lists.table import read_marks
-from mailprobe.api.operations.examples import AT, ID
-from mailprobe.api.operations.operation import (
+from ..lists.table import read_marks
+from ..quota.list_limits import WAITING_S_MAX
+from ..refusals import (
+    InvalidRequest,
+    ListNotFound,
+)
+from ..results.lights import lights_of
+from ..results.list_reading import ListReading, decode_reading
+from ..results.marks import LIGHTS, STATUSES, ResultKind
+from ..results.row_filter import RowFilter
+from ..schema import Instant, says
+from ..service import Service
+from .examples import AT, ID
+from .operation import (
     KEYED,
     NDJSON,
     REPEATABLE,
@@ -48,18 +61,6 @@ from mailprobe.api.operations.operation import (
     path_of,
     reply,
 )
-from mailprobe.api.quota.list_limits import WAITING_S_MAX
-from mailprobe.api.refusals import (
-    InvalidRequest,
-    ListNotFound,
-)
-from mailprobe.api.results.lights import lights_of
-from mailprobe.api.results.list_reading import ListReading, decode_reading
-from mailprobe.api.results.marks import LIGHTS, STATUSES, ResultKind
-from mailprobe.api.results.row_filter import RowFilter
-from mailprobe.api.schema import Instant, says
-from mailprobe.api.service import Service
-from mailprobe.storage.list_records import NO_WAITS, ListState, ListWaits, StoredList
 
 LISTS = "/v1/lists"
 LISTED_MAX = 100

@@ -10,20 +10,39 @@ from uuid import uuid4
 import msgspec
 from msgspec import Meta, Struct
 
-from mailprobe.api.jobs.rules import NotAWebhook, check_webhook
-from mailprobe.api.jobs.worker import RECHECK_S
-from mailprobe.api.listfile import ReadOptions
-from mailprobe.api.lists.spool import spooled
-from mailprobe.api.lists.upload import EXTENSIONS, ListReader, open_list_reader
-from mailprobe.api.observability.request_context import present_trace
-from mailprobe.api.operations.list_jobs import (
+from mailprobe.storage import contract
+from mailprobe.storage.list_records import NO_WAITS, ListOrder, ListState, StoredList
+
+from ..jobs.rules import NotAWebhook, check_webhook
+from ..jobs.worker import RECHECK_S
+from ..listfile import ReadOptions
+from ..lists.spool import spooled
+from ..lists.upload import EXTENSIONS, ListReader, open_list_reader
+from ..observability.request_context import present_trace
+from ..quota.list_limits import (
+    NAME_CHARACTERS_MAX,
+    UNPACKED_OCTETS_MAX,
+    UPLOAD_OCTETS_MAX,
+)
+from ..refusals import (
+    ListNotFound,
+    ListsTooFast,
+    ListsTooLarge,
+    SlowUpload,
+    TooManyKeptLists,
+    TooManyLists,
+)
+from ..schema import says
+from ..service import Service
+from ..settings import PATIENCE_S_MAX
+from .list_jobs import (
     LISTS,
     ListResponse,
     malformed,
     response_of,
     units_a_minute,
 )
-from mailprobe.api.operations.operation import (
+from .operation import (
     BODIED,
     KEYED,
     NDJSON,
@@ -37,25 +56,7 @@ from mailprobe.api.operations.operation import (
     parameter,
     reply,
 )
-from mailprobe.api.operations.verify import SECRET_CHARACTERS_MAX, SECRET_CHARACTERS_MIN
-from mailprobe.api.quota.list_limits import (
-    NAME_CHARACTERS_MAX,
-    UNPACKED_OCTETS_MAX,
-    UPLOAD_OCTETS_MAX,
-)
-from mailprobe.api.refusals import (
-    ListNotFound,
-    ListsTooFast,
-    ListsTooLarge,
-    SlowUpload,
-    TooManyKeptLists,
-    TooManyLists,
-)
-from mailprobe.api.schema import says
-from mailprobe.api.service import Service
-from mailprobe.api.settings import PATIENCE_S_MAX
-from mailprobe.storage import contract
-from mailprobe.storage.list_records import NO_WAITS, ListOrder, ListState, StoredList
+from .verify import SECRET_CHARACTERS_MAX, SECRET_CHARACTERS_MIN
 
 _encoder = msgspec.json.Encoder()
 

@@ -14,10 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mailprobe.api.admission.held import NO_ADMISSION, Admission
-from mailprobe.api.quota.charge import ChargedAnswers, UndecodableRequest
-from mailprobe.api.quota.reserving import Charge
-from mailprobe.api.refusals import (
+from mailprobe.engine import Answer
+from mailprobe.storage.records import (
+    Actor,
+    Answered,
+    Caller,
+    FirstAnswer,
+    IdempotencyRecord,
+    KeyKind,
+)
+
+from ..admission.held import NO_ADMISSION, Admission
+from ..quota.charge import ChargedAnswers, UndecodableRequest
+from ..quota.reserving import Charge
+from ..refusals import (
     AnswerLost,
     IdempotencyReused,
     IdempotencyRunning,
@@ -37,19 +47,10 @@ from mailprobe.api.refusals import (
     UsageUnknown,
     WrongKeyType,
 )
-from mailprobe.api.schema import BODY_OCTETS_MAX, AddressBody
-from mailprobe.engine import Answer
-from mailprobe.storage.records import (
-    Actor,
-    Answered,
-    Caller,
-    FirstAnswer,
-    IdempotencyRecord,
-    KeyKind,
-)
+from ..schema import BODY_OCTETS_MAX, AddressBody
 
 if TYPE_CHECKING:
-    from mailprobe.api.service import Service
+    from ..service import Service
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"

@@ -4,8 +4,9 @@ from functools import cache
 
 import msgspec
 
-from mailprobe.api.error_table import Links
-from mailprobe.api.operations import (
+from ..error_table import Links
+from ..service import Service
+from . import (
     account,
     audit,
     billing,
@@ -19,13 +20,12 @@ from mailprobe.api.operations import (
     usage,
     verify,
 )
-from mailprobe.api.operations.description import describe
-from mailprobe.api.operations.operation import (
+from .description import describe
+from .operation import (
     Call,
     Operation,
     OperationReply,
 )
-from mailprobe.api.service import Service
 
 
 async def openapi(service: Service, call: Call) -> OperationReply:

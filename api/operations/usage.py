@@ -5,8 +5,15 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from mailprobe.api.operations.examples import MONTH, NEXT_MONTH
-from mailprobe.api.operations.operation import (
+from mailprobe.storage.records import Caller, Ledger, SoldTier
+
+from ..quota.plans import sold_tier
+from ..quota.policy import next_month
+from ..quota.pricing import eur_up, overage_calls, overage_micros
+from ..schema import Instant, says
+from ..service import Service
+from .examples import MONTH, NEXT_MONTH
+from .operation import (
     MANAGING,
     Call,
     Operation,
@@ -15,12 +22,6 @@ from mailprobe.api.operations.operation import (
     ToolText,
     reply,
 )
-from mailprobe.api.quota.plans import sold_tier
-from mailprobe.api.quota.policy import next_month
-from mailprobe.api.quota.pricing import eur_up, overage_calls, overage_micros
-from mailprobe.api.schema import Instant, says
-from mailprobe.api.service import Service
-from mailprobe.storage.records import Caller, Ledger, SoldTier
 
 USAGE_DAYS = 30
 

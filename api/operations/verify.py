@@ -13,10 +13,31 @@ import msgspec
 import trio
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from mailprobe.api.jobs.rules import NotAWebhook, VerifyEmailCallback, check_webhook, payload_of
-from mailprobe.api.observability.request_context import present_trace
-from mailprobe.api.operations.examples import ID
-from mailprobe.api.operations.operation import (
+from mailprobe.engine import Answer, Evidence, Verdict
+from mailprobe.engine.evidence import EvidenceBudget
+from mailprobe.engine.lights import Light, light_of
+from mailprobe.engine.verdict import Reason
+from mailprobe.storage.records import JobOrder
+
+from ..jobs.rules import NotAWebhook, VerifyEmailCallback, check_webhook, payload_of
+from ..observability.request_context import present_trace
+from ..quota.charge import Submission, UndecodableRequest, Verifications, charge
+from ..refusals import (
+    HardCapReached,
+    InvalidRequest,
+    NeverFits,
+    ProbingUnavailable,
+    QuotaExhausted,
+    RateLimited,
+    TooManyJobs,
+    UpgradeRequired,
+)
+from ..results.advice import advice_of
+from ..sandbox.addresses import verify
+from ..schema import AddressBody, says
+from ..service import Service
+from .examples import ID
+from .operation import (
     BODIED,
     ECHOED_CHARACTERS_MAX,
     KEYED,
@@ -33,26 +54,6 @@ from mailprobe.api.operations.operation import (
     parameter,
     reply,
 )
-from mailprobe.api.quota.charge import Submission, UndecodableRequest, Verifications, charge
-from mailprobe.api.refusals import (
-    HardCapReached,
-    InvalidRequest,
-    NeverFits,
-    ProbingUnavailable,
-    QuotaExhausted,
-    RateLimited,
-    TooManyJobs,
-    UpgradeRequired,
-)
-from mailprobe.api.results.advice import advice_of
-from mailprobe.api.sandbox.addresses import verify
-from mailprobe.api.schema import AddressBody, says
-from mailprobe.api.service import Service
-from mailprobe.engine import Answer, Evidence, Verdict
-from mailprobe.engine.evidence import EvidenceBudget
-from mailprobe.engine.lights import Light, light_of
-from mailprobe.engine.verdict import Reason
-from mailprobe.storage.records import JobOrder
 
 EMAILS_MAX = 50
 SECRET_CHARACTERS_MIN = 8

@@ -31,9 +31,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import trio
 
-from mailprobe.api.outbox.backoff import Backoff
 from mailprobe.engine.background import contained, log_fault, supervised
 from mailprobe.storage.contract import StoreUnavailable
+
+from .backoff import Backoff
 
 log = logging.getLogger("mailprobe.outbox")
 

@@ -6,7 +6,6 @@ holds the table in docs/probes.md against it. Pure.
 
 from collections.abc import Sequence
 
-from mailprobe.api.jobs.worker import RECHECK_S
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.smtp.catchall import REFUSES_KEPT_S
 from mailprobe.engine.smtp.controls import ASKED_AGAIN_S, RECORD_FIRST
@@ -31,6 +30,8 @@ from mailprobe.engine.smtp.throttle import (
 from mailprobe.engine.smtp.tolerance.bans import RESTS_S
 from mailprobe.engine.smtp.tolerance.host import OWN_START, SESSION_FIRST, SHARED_START
 from mailprobe.engine.smtp.tolerance.limits import WINDOW_S
+
+from ..jobs.worker import RECHECK_S
 
 URL = "/about-probes"
 TITLE = "About our probes"

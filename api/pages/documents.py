@@ -11,12 +11,12 @@ from functools import cache
 import msgspec
 import trio
 
-from mailprobe.api.pages.page import PageSection, RenderedPage
-from mailprobe.api.pages.rendering import CONTENTS, INDEX, TARGET
-from mailprobe.api.pages.rendering import HOME as HOME
-from mailprobe.api.pages.rendering import ROOT as ROOT
-from mailprobe.api.pages.rendering import markdown_of as markdown_of
-from mailprobe.api.pages.rendering import url_of as url_of
+from .page import PageSection, RenderedPage
+from .rendering import CONTENTS, INDEX, TARGET
+from .rendering import HOME as HOME
+from .rendering import ROOT as ROOT
+from .rendering import markdown_of as markdown_of
+from .rendering import url_of as url_of
 
 INDEX_FILE = TARGET / INDEX
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from mailprobe.api.results.advice import ANSWERS
+from ..results.advice import ANSWERS
 
 SPRITE = Path(__file__).parent / "dashboard/static/vendor/lucide.svg"
 KINDS = tuple(answer.kind for answer in ANSWERS.values())

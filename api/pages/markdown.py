@@ -20,7 +20,7 @@ from pygments.formatters.html import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
-from mailprobe.api.pages.page import PageLink, PageSection, RenderedPage
+from .page import PageLink, PageSection, RenderedPage
 
 _PUNCTUATION = re.compile(r"[^\w\- ]", re.UNICODE)
 # The tab of a block, by its language.

@@ -17,8 +17,8 @@ from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 
-from mailprobe.api.pages import examples
-from mailprobe.api.pages.page import PageLink, RenderedPage
+from . import examples
+from .page import PageLink, RenderedPage
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "documents"
@@ -145,7 +145,7 @@ def link(target: str) -> PageLink | None:
 
 
 def _page(name: str, fill: Callable[[str], str]) -> RenderedPage:
-    from mailprobe.api.pages.markdown import render
+    from .markdown import render
 
     markdown = markdown_of(name)
     page = render(markdown, link, fill)
@@ -198,7 +198,7 @@ def _rows(pages: Mapping[str, RenderedPage]) -> Iterator[tuple[str, str, str, st
 
 def main() -> None:
     if sys.argv[1:] == ["-"]:
-        from mailprobe.api.pages.markdown import render
+        from .markdown import render
 
         page = render(sys.stdin.buffer.read().decode(), link)
         sys.stdout.buffer.write(json.dumps(asdict(page)).encode())

@@ -17,16 +17,16 @@ import trio
 from quart import Blueprint, Response, render_template, request
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.forms.origins import origin_of
-from mailprobe.api.forms.script import integrity, script_name, script_tag, script_text, scripts
-from mailprobe.api.keys import PUBLISHABLE, well_formed
-from mailprobe.api.pages import about_probes, documents
-from mailprobe.api.pages.dashboard.assets import assets
-from mailprobe.api.pages.examples import KEY_MARK, Places, SignedInReader
-from mailprobe.api.pages.icons import icon, mark
-from mailprobe.api.pages.page import PageLink, PageSection, RenderedPage
-from mailprobe.api.pages.reference import inline, operations_in
-from mailprobe.api.pages.search import (
+from ..forms.origins import origin_of
+from ..forms.script import integrity, script_name, script_tag, script_text, scripts
+from ..keys import PUBLISHABLE, well_formed
+from . import about_probes, documents
+from .dashboard.assets import assets
+from .examples import KEY_MARK, Places, SignedInReader
+from .icons import icon, mark
+from .page import PageLink, PageSection, RenderedPage
+from .reference import inline, operations_in
+from .search import (
     QUERY_CHARACTERS_MAX,
     Searches,
     SearchIndex,

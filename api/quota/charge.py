@@ -32,22 +32,23 @@ from typing import overload
 
 import trio
 
-from mailprobe.api.admission.held import NO_ADMISSION, Admission
-from mailprobe.api.quota.list_charge import (
+from mailprobe.engine import Answer, Answers, KnownAnswers, Verdict, known_answers, open_answers
+from mailprobe.storage.records import Caller, Claim, Job, JobOrder, Ledger, Reservation, UsageRow
+
+from ..admission.held import NO_ADMISSION, Admission
+from ..refusals import Overloaded, RateLimited, Refusal, TooManyJobs
+from ..sandbox.addresses import refusal_for
+from ..sandbox.stream import open_sandbox_answers
+from .list_charge import (
     ChargedChunk,
     ChargedRecheck,
     ChunkAddresses,
     ChunkRecheck,
 )
-from mailprobe.api.quota.policy import passes_at, used_last_minute
-from mailprobe.api.quota.reserving import Charge, UsageName
-from mailprobe.api.quota.service import LEASE_S, CheckLimits, QuotaService
-from mailprobe.api.quota.settlement import Settlement, row_of
-from mailprobe.api.refusals import Overloaded, RateLimited, Refusal, TooManyJobs
-from mailprobe.api.sandbox.addresses import refusal_for
-from mailprobe.api.sandbox.stream import open_sandbox_answers
-from mailprobe.engine import Answer, Answers, KnownAnswers, Verdict, known_answers, open_answers
-from mailprobe.storage.records import Caller, Claim, Job, JobOrder, Ledger, Reservation, UsageRow
+from .policy import passes_at, used_last_minute
+from .reserving import Charge, UsageName
+from .service import LEASE_S, CheckLimits, QuotaService
+from .settlement import Settlement, row_of
 
 TRIALS_A_MINUTE = 5  # of a key: each calls a machine that may be somebody else's
 JOBS_UNDELIVERED_MAX = 10_000  # per account: each is a row with a payload, kept for days

@@ -4,15 +4,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
 
-from mailprobe.api.quota.plans import UNLIMITED, PricingPlan
-from mailprobe.api.quota.policy import (
+from mailprobe.storage.records import Ledger
+
+from .plans import UNLIMITED, PricingPlan
+from .policy import (
     WINDOW,
     limit_of_account,
     next_month,
     units_in,
     used_last_minute,
 )
-from mailprobe.storage.records import Ledger
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,22 +17,23 @@ from types import TracebackType
 
 import trio
 
-from mailprobe.api.admission.held import NO_ADMISSION
-from mailprobe.api.quota.limits import LimitsLeft
-from mailprobe.api.quota.reserving import Charge, UsageName
-from mailprobe.api.quota.service import LEASE_S, QuotaService
-from mailprobe.api.quota.set_aside import SetAside
-from mailprobe.api.quota.settlement import row_of, settle
-from mailprobe.api.refusals import Overloaded, Refusal
-from mailprobe.api.results.chunk_lines import encode_results
-from mailprobe.api.results.marks import mark_of
-from mailprobe.api.sandbox.addresses import refusal_for
-from mailprobe.api.sandbox.stream import open_sandbox_answers
 from mailprobe.engine import Answer, Answers, open_answers
 from mailprobe.engine.evidence import Evidence
 from mailprobe.engine.verdict import PASSING, Status
 from mailprobe.storage.list_records import ChunkPart, ListClaim
 from mailprobe.storage.records import Caller, JobOrder, Reservation
+
+from ..admission.held import NO_ADMISSION
+from ..refusals import Overloaded, Refusal
+from ..results.chunk_lines import encode_results
+from ..results.marks import mark_of
+from ..sandbox.addresses import refusal_for
+from ..sandbox.stream import open_sandbox_answers
+from .limits import LimitsLeft
+from .reserving import Charge, UsageName
+from .service import LEASE_S, QuotaService
+from .set_aside import SetAside
+from .settlement import row_of, settle
 
 GATHER_S = 0.25  # answers of so long are stored together
 FREE_SHARE = 0.1  # of the key's minute: left to its other requests

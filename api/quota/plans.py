@@ -13,9 +13,10 @@ from math import ceil
 from pathlib import Path
 from typing import Any, get_args
 
-from mailprobe.api.settings import WrongSetting, wrong_file
-from mailprobe.api.settings_files import Unreadable, read_toml
 from mailprobe.storage.records import SoldTier, Tier
+
+from ..settings import WrongSetting, wrong_file
+from ..settings_files import Unreadable, read_toml
 
 UNLIMITED = 2**31 - 1  # of an own account: the largest integer of 32 bits
 COUNT_MAX = 1_000_000_000  # far above any plan, far below a database's largest integer

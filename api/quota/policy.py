@@ -7,10 +7,11 @@ Pure: the ledger was read in the transaction that will reserve the units, and it
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from mailprobe.api.quota.plans import MICROS_PER_EUR, PricingPlan
-from mailprobe.api.quota.pricing import MICROS_PER_CENT, cents_up, eur_up, overage_micros
-from mailprobe.api.refusals import HardCapReached, NeverFits, QuotaExhausted, RateLimited
 from mailprobe.storage.records import Ledger, Window
+
+from ..refusals import HardCapReached, NeverFits, QuotaExhausted, RateLimited
+from .plans import MICROS_PER_EUR, PricingPlan
+from .pricing import MICROS_PER_CENT, cents_up, eur_up, overage_micros
 
 WINDOW = timedelta(seconds=60)
 

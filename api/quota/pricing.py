@@ -5,8 +5,9 @@ Pure. Money is never held as a binary fraction; euros appear only in answers.
 
 import re
 
-from mailprobe.api.quota.plans import MICROS_PER_EUR, PricingPlan
 from mailprobe.storage.records import Tier
+
+from .plans import MICROS_PER_EUR, PricingPlan
 
 MICROS_PER_CENT = 10_000
 

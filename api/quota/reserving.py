@@ -6,14 +6,15 @@ Limits are checked in the transaction that reserves.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, NoReturn, TypeVar
 
-from mailprobe.api.admission.held import Admission
-from mailprobe.api.quota.capacity import CapacityTicket
-from mailprobe.api.quota.limits import LimitsLeft, limits_left
-from mailprobe.api.quota.policy import check_limits
-from mailprobe.api.quota.service import CheckLimits, QuotaService
-from mailprobe.api.quota.settlement import settle
-from mailprobe.api.refusals import Overloaded, Refusal
 from mailprobe.storage.records import Caller, FirstAnswer, Ledger, Reservation, UsageRow
+
+from ..admission.held import Admission
+from ..refusals import Overloaded, Refusal
+from .capacity import CapacityTicket
+from .limits import LimitsLeft, limits_left
+from .policy import check_limits
+from .service import CheckLimits, QuotaService
+from .settlement import settle
 
 # Of an operation in the usage log.
 UsageName = Literal["verify", "batch", "stream", "live", "list", "form"]

@@ -31,12 +31,13 @@ from typing import Literal
 
 import trio
 
-from mailprobe.api.refusals import ProbingUnavailable
-from mailprobe.api.results.lights import OURS, UNREACHED
 from mailprobe.engine import Answer
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.smtp.operators import MailOperators
 from mailprobe.engine.verdict import Reason
+
+from ..refusals import ProbingUnavailable
+from ..results.lights import OURS, UNREACHED
 
 log = logging.getLogger("mailprobe.protection")
 

@@ -11,20 +11,21 @@ from datetime import datetime
 
 import trio
 
-from mailprobe.api.quota.background_writes import BackgroundWrites
-from mailprobe.api.quota.bounced import BouncedAddresses
-from mailprobe.api.quota.capacity import Capacity
-from mailprobe.api.quota.limits import LimitsLeft, limits_left
-from mailprobe.api.quota.pauses import FleetPauses
-from mailprobe.api.quota.plans import Plans, PricingPlan
-from mailprobe.api.quota.pricing import is_reported
-from mailprobe.api.quota.self_protection import SelfProtection
-from mailprobe.api.refusals import HardCapReached, QuotaExhausted, RateLimited, Refusal
 from mailprobe.engine import Engine
 from mailprobe.engine.background import contained
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller, Ledger, Reservation, UsageRow
 from mailprobe.storage.store import Store
+
+from ..refusals import HardCapReached, QuotaExhausted, RateLimited, Refusal
+from .background_writes import BackgroundWrites
+from .bounced import BouncedAddresses
+from .capacity import Capacity
+from .limits import LimitsLeft, limits_left
+from .pauses import FleetPauses
+from .plans import Plans, PricingPlan
+from .pricing import is_reported
+from .self_protection import SelfProtection
 
 log = logging.getLogger("mailprobe.quota")
 

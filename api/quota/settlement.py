@@ -11,14 +11,15 @@ from datetime import datetime
 
 import trio
 
-from mailprobe.api.quota.pricing import is_billable
-from mailprobe.api.quota.service import QuotaService
-from mailprobe.api.results.lights import LIGHT_COLOURS
 from mailprobe.engine import Answer, Answers, Verdict
 from mailprobe.engine.lights import light_of
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import FirstAnswer, Reservation, UsageRow
+
+from ..results.lights import LIGHT_COLOURS
+from .pricing import is_billable
+from .service import QuotaService
 
 log = logging.getLogger("mailprobe.quota")
 

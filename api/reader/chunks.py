@@ -7,12 +7,12 @@ from contextlib import closing, contextmanager
 from errno import ENOSPC
 from hashlib import blake2b
 
-from mailprobe.api.listfile.bounds import ROW_OCTETS_MAX
-from mailprobe.api.listfile.opening import List, ListFile, ListRow, read_list
-from mailprobe.api.listfile.survey import BadList, NoRoom, TooManyLines
-from mailprobe.api.reader.frames import Channel, Chunk, Loaded, ReadUpload, TooManyRows
-from mailprobe.api.results.list_reading import ListReading
-from mailprobe.api.results.stored_row import FurtherAddress, StoredRow, blank_rows_in, encode_row
+from ..listfile.bounds import ROW_OCTETS_MAX
+from ..listfile.opening import List, ListFile, ListRow, read_list
+from ..listfile.survey import BadList, NoRoom, TooManyLines
+from ..results.list_reading import ListReading
+from ..results.stored_row import FurtherAddress, StoredRow, blank_rows_in, encode_row
+from .frames import Channel, Chunk, Loaded, ReadUpload, TooManyRows
 
 CHUNK_UNITS = 100  # addresses of a chunk: as many as are claimed together
 CHUNK_ROWS_MAX = 2_000  # of them and rows without a new address

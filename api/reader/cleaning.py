@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from mailprobe.api.errors import CommandError, Misuse
-from mailprobe.api.listfile import (
+from ..errors import CommandError, Misuse
+from ..listfile import (
     List,
     ListFile,
     ListRow,
@@ -25,12 +25,13 @@ from mailprobe.api.listfile import (
     output_manner,
     read_list,
 )
-from mailprobe.api.listfile.journal import Journal
-from mailprobe.api.listfile.results import RowAnswer, answer_of, best_of, results_in
-from mailprobe.api.listfile.selection import Selection, mailbox_of
-from mailprobe.api.listfile.writer import Write
-from mailprobe.api.reader.bounds import allow_cpu, own_file_bounds
-from mailprobe.api.reader.frames import (
+from ..listfile.journal import Journal
+from ..listfile.results import RowAnswer, answer_of, best_of, results_in
+from ..listfile.selection import Selection, mailbox_of
+from ..listfile.writer import Write
+from ..results.row_result import RowResult
+from .bounds import allow_cpu, own_file_bounds
+from .frames import (
     Channel,
     ListRead,
     OutputWritten,
@@ -40,8 +41,7 @@ from mailprobe.api.reader.frames import (
     WriteRows,
     decode_command,
 )
-from mailprobe.api.reader.reporting import reporting
-from mailprobe.api.results.row_result import RowResult
+from .reporting import reporting
 
 TEXTS_MAX = 2_000  # of a frame
 CHARACTERS_MAX = 1 << 17  # of a frame's texts, of which the last has at most a cell's 32,767

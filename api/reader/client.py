@@ -14,10 +14,10 @@ from math import inf
 
 import trio
 
-from mailprobe.api.admission.turns import SLICE_S, FairTurn
-from mailprobe.api.errors import CommandError
-from mailprobe.api.listfile.survey import BadList
-from mailprobe.api.reader.bounds import (
+from ..admission.turns import SLICE_S, FairTurn
+from ..errors import CommandError
+from ..listfile.survey import BadList
+from .bounds import (
     AT_WORK_SHARE,
     ENDS,
     OTHERS_ENDS,
@@ -26,8 +26,8 @@ from mailprobe.api.reader.bounds import (
     Bounds,
     end_of,
 )
-from mailprobe.api.reader.forks import Forks, ReaderEnd
-from mailprobe.api.reader.frames import (
+from .forks import Forks, ReaderEnd
+from .frames import (
     FRAME_OCTETS_MAX,
     BadFrame,
     Broken,

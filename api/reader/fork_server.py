@@ -14,12 +14,12 @@ import socket
 import sys
 from contextlib import suppress
 
-from mailprobe.api.listfile import delimiter, objects, quoting, tables
-from mailprobe.api.listfile.workbook import sheets, summary
-from mailprobe.api.reader import chunks, workbook
-from mailprobe.api.reader.bounds import end_with, leave_network, limit_process, lower_priority
-from mailprobe.api.reader.frames import END, PAUSE
-from mailprobe.api.reader.process import serve_orders
+from ..listfile import delimiter, objects, quoting, tables
+from ..listfile.workbook import sheets, summary
+from . import chunks, workbook
+from .bounds import end_with, leave_network, limit_process, lower_priority
+from .frames import END, PAUSE
+from .process import serve_orders
 
 # What readers import when they use it, so that none has to.
 IMPORTED = (chunks, workbook, delimiter, objects, quoting, tables, sheets, summary)

@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 import trio
 
-from mailprobe.api.listfile.opening import GZIP
-from mailprobe.api.listfile.survey import ZIP
-from mailprobe.api.reader import starting
-from mailprobe.api.reader.bounds import Bounds
-from mailprobe.api.reader.frames import END, GO_ON, ORDER, PAUSE, RECEIVE_OCTETS
-from mailprobe.api.reader.starting import Spawned
+from ..listfile.opening import GZIP
+from ..listfile.survey import ZIP
+from . import starting
+from .bounds import Bounds
+from .frames import END, GO_ON, ORDER, PAUSE, RECEIVE_OCTETS
+from .starting import Spawned
 
 FORK_SERVER = "from mailprobe.api.reader.fork_server import main; main()"
 SHORT_OCTETS_MAX = 1 << 16  # some hundred rows; for more of them a fork is a small part

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mailprobe.api.errors import Misuse
-from mailprobe.api.listfile.formulas import Formulas
-from mailprobe.api.listfile.opening import ReadOptions
-from mailprobe.api.results.list_reading import ListReading
+from ..errors import Misuse
+from ..listfile.formulas import Formulas
+from ..listfile.opening import ReadOptions
+from ..results.list_reading import ListReading
 
 # To a forked reader: CPU seconds, whether it is the last.
 ORDER = struct.Struct(">I?")

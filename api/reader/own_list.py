@@ -7,13 +7,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from mailprobe.api.errors import telling_open_files
-from mailprobe.api.listfile.opening import ListFile, ReadOptions, open_file
-from mailprobe.api.listfile.survey import BadList
-from mailprobe.api.reader import starting
-from mailprobe.api.reader.bounds import end_of, own_file_bounds
-from mailprobe.api.reader.client import ReaderFault, checked
-from mailprobe.api.reader.frames import (
+from ..errors import telling_open_files
+from ..listfile.opening import ListFile, ReadOptions, open_file
+from ..listfile.survey import BadList
+from . import starting
+from .bounds import end_of, own_file_bounds
+from .client import ReaderFault, checked
+from .frames import (
     FRAME_OCTETS_MAX,
     BadFrame,
     Channel,
@@ -27,7 +27,7 @@ from mailprobe.api.reader.frames import (
     RowAddresses,
     WriteRows,
 )
-from mailprobe.api.reader.starting import Process
+from .starting import Process
 
 
 class OwnList:

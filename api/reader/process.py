@@ -9,13 +9,13 @@ import os
 import socket
 import sys
 
-from mailprobe.api.reader.bounds import (
+from .bounds import (
     allow_cpu,
     end_with,
     leave_network,
     limit_process,
 )
-from mailprobe.api.reader.frames import (
+from .frames import (
     COMMAND_OCTETS_MAX,
     ORDER,
     BadFrame,
@@ -26,7 +26,7 @@ from mailprobe.api.reader.frames import (
     ReadUpload,
     decode_command,
 )
-from mailprobe.api.reader.reporting import reporting
+from .reporting import reporting
 
 
 def main() -> None:
@@ -72,22 +72,22 @@ def _serve(channel: Channel, file: int) -> None:
         return
     match decode_command(body):
         case ReadUpload() as order:
-            from mailprobe.api.reader.chunks import send_chunks
+            from .chunks import send_chunks
 
             with reporting(channel, order.name):
                 send_chunks(channel, file, order)
         case ReadAddresses() as order:
-            from mailprobe.api.reader.cleaning import serve_cleaning
+            from .cleaning import serve_cleaning
 
             with reporting(channel, order.name):
                 serve_cleaning(channel, file, order)
         case ReadRows() as order:
-            from mailprobe.api.reader.rows import send_rows
+            from .rows import send_rows
 
             with reporting(channel, order.name):
                 send_rows(channel, file, order)
         case MakeWorkbook() as order:
-            from mailprobe.api.reader.workbook import make_workbook
+            from .workbook import make_workbook
 
             with reporting(channel, "the workbook"):
                 make_workbook(channel, file, order)

@@ -4,10 +4,10 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from mailprobe.api.errors import CommandError, Misuse
-from mailprobe.api.listfile.survey import BadList
-from mailprobe.api.reader.bounds import NO_MEMORY
-from mailprobe.api.reader.frames import (
+from ..errors import CommandError, Misuse
+from ..listfile.survey import BadList
+from .bounds import NO_MEMORY
+from .frames import (
     HINT_CHARACTERS_MAX,
     MESSAGE_CHARACTERS_MAX,
     TRACEBACK_CHARACTERS_MAX,

@@ -2,10 +2,10 @@
 
 import os
 
-from mailprobe.api.listfile.bounds import weight_of
-from mailprobe.api.listfile.opening import ListFile, read_list
-from mailprobe.api.reader.bounds import allow_cpu, own_file_bounds
-from mailprobe.api.reader.frames import Channel, ListedRow, ListedRows, ReadRows, RowsRead
+from ..listfile.bounds import weight_of
+from ..listfile.opening import ListFile, read_list
+from .bounds import allow_cpu, own_file_bounds
+from .frames import Channel, ListedRow, ListedRows, ReadRows, RowsRead
 
 ROWS_MAX = 1_000  # of a frame
 WEIGHT_MAX = 1 << 17  # cells and characters of a frame, before its last row of at most 64 KiB

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from mailprobe.api.reader.bounds import Bounds
+from .bounds import Bounds
 
 PROGRAM = "from mailprobe.api.reader.process import main; main()"
 # What Python needs to find its modules, and temporary files a place.

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from mailprobe.api.listfile.opening import temporary_file
-from mailprobe.api.listfile.workbook.new_workbook import CellType, add_types, open_new_workbook
-from mailprobe.api.reader.frames import (
+from ..listfile.opening import temporary_file
+from ..listfile.workbook.new_workbook import CellType, add_types, open_new_workbook
+from ..results.counts import ResultCounts
+from .frames import (
     HEAD,
     BookEnd,
     BookRows,
@@ -19,7 +20,6 @@ from mailprobe.api.reader.frames import (
     OutputWritten,
     decode_command,
 )
-from mailprobe.api.results.counts import ResultCounts
 
 
 def make_workbook(channel: Channel, descriptor: int, order: MakeWorkbook) -> None:

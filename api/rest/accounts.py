@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mailprobe.api.keys import Prefix, key_hash, kind_of, mint, shown
 from mailprobe.storage.records import Account, Actor, Key, Tier
 from mailprobe.storage.store import Store
+
+from ..keys import Prefix, key_hash, kind_of, mint, shown
 
 
 @dataclass(frozen=True, slots=True)

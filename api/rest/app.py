@@ -31,8 +31,8 @@ from werkzeug import exceptions
 from werkzeug.datastructures import Headers
 from werkzeug.routing import MapAdapter
 
-from mailprobe.api.http.encoder import Message
-from mailprobe.api.http.exchange import (
+from ..http.encoder import Message
+from ..http.exchange import (
     Receive,
     Scope,
     Send,
@@ -40,17 +40,17 @@ from mailprobe.api.http.exchange import (
     headers_of_scope,
     request_id_of,
 )
-from mailprobe.api.observability.request_context import RequestContext, request_scope, trace_headers
-from mailprobe.api.operations.forms import FORMS
-from mailprobe.api.operations.operation import (
+from ..observability.request_context import RequestContext, request_scope, trace_headers
+from ..operations.forms import FORMS
+from ..operations.operation import (
     Inbound,
     Operation,
     OperationReply,
     StreamedLines,
     StreamedParts,
 )
-from mailprobe.api.operations.table import OPERATIONS
-from mailprobe.api.refusals import (
+from ..operations.table import OPERATIONS
+from ..refusals import (
     InvalidRequest,
     MethodNotAllowed,
     NoSuchRoute,
@@ -59,11 +59,11 @@ from mailprobe.api.refusals import (
     Refusal,
     SlowBody,
 )
-from mailprobe.api.rest.decoding import next_part, read_body
-from mailprobe.api.rest.dispatch import answer, preflight, refuse
-from mailprobe.api.rest.ndjson import NdjsonBody
-from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
-from mailprobe.api.service import Service
+from ..schema import BODY_OCTETS_MAX, BODY_S_MAX
+from ..service import Service
+from .decoding import next_part, read_body
+from .dispatch import answer, preflight, refuse
+from .ndjson import NdjsonBody
 
 log = logging.getLogger("mailprobe.api")
 

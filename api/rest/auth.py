@@ -6,10 +6,11 @@ store. The key is never repeated, neither in a response nor in a log.
 
 from base64 import b64decode
 
-from mailprobe.api.keys import PUBLISHABLE, SECRET, key_hash, well_formed
-from mailprobe.api.refusals import InvalidKey, MissingKey, WrongKeyType
 from mailprobe.storage.records import Caller, KeyKind
 from mailprobe.storage.store import Store
+
+from ..keys import PUBLISHABLE, SECRET, key_hash, well_formed
+from ..refusals import InvalidKey, MissingKey, WrongKeyType
 
 NO_BEARER = "The Authorization header is no Bearer key of this service."
 NO_TEST_KEYS = "This service is in production: it takes no test keys (sk_test_…)."

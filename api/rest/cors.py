@@ -8,13 +8,14 @@ away no more than that, and the request that follows is checked with its key.
 
 from math import ceil
 
-from mailprobe.api.forms.origins import is_origin
-from mailprobe.api.forms.proof_of_work import Challenge
-from mailprobe.api.forms.visitors import CHECKS_PER_MIN, PREFLIGHTS_PER_MIN, network_of
-from mailprobe.api.operations.operation import Inbound, OperationReply
-from mailprobe.api.refusals import FormBusy, OriginNotAllowed, ProofRequired
-from mailprobe.api.service import Service
 from mailprobe.storage.records import Caller, Key
+
+from ..forms.origins import is_origin
+from ..forms.proof_of_work import Challenge
+from ..forms.visitors import CHECKS_PER_MIN, PREFLIGHTS_PER_MIN, network_of
+from ..operations.operation import Inbound, OperationReply
+from ..refusals import FormBusy, OriginNotAllowed, ProofRequired
+from ..service import Service
 
 VARY = {"Vary": "Origin"}  # also where no origin is allowed: a cache must not mix the answers
 PREFLIGHT_KEPT_S = 600  # browsers keep no preflight for longer than some minutes

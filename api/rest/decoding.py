@@ -15,12 +15,12 @@ from typing import TypeVar
 import msgspec
 import trio
 
-from mailprobe.api.admission.turns import FairTurns
-from mailprobe.api.http.exchange import Receive, Scope
-from mailprobe.api.http.parser import WHOLE_BODY
-from mailprobe.api.operations.operation import JSON
-from mailprobe.api.refusals import InvalidRequest, PayloadTooLarge, Section, SlowBody
-from mailprobe.api.schema import BODY_S_MAX
+from ..admission.turns import FairTurns
+from ..http.exchange import Receive, Scope
+from ..http.parser import WHOLE_BODY
+from ..operations.operation import JSON
+from ..refusals import InvalidRequest, PayloadTooLarge, Section, SlowBody
+from ..schema import BODY_S_MAX
 
 THREAD_OCTETS = 64 * 1024  # larger bodies are parsed in a thread: they would delay other requests
 STRINGS_MAX = 10_000  # in a large body: half a million take 20 ms to create

@@ -12,15 +12,19 @@ from dataclasses import replace
 
 import msgspec
 
-from mailprobe.api.error_table import body_of, headers_of, row_of
-from mailprobe.api.observability.request_context import (
+from mailprobe.engine import Answer
+from mailprobe.storage.contract import StoreFull, StoreUnavailable
+from mailprobe.storage.records import Caller
+
+from ..error_table import body_of, headers_of, row_of
+from ..observability.request_context import (
     UNROUTED,
     RequestContext,
     line_limit,
     present,
     request_scope,
 )
-from mailprobe.api.operations.operation import (
+from ..operations.operation import (
     Act,
     Call,
     Inbound,
@@ -28,9 +32,9 @@ from mailprobe.api.operations.operation import (
     OperationReply,
     StreamedLines,
 )
-from mailprobe.api.quota.charge import charge
-from mailprobe.api.quota.limits import LimitsLeft
-from mailprobe.api.refusals import (
+from ..quota.charge import charge
+from ..quota.limits import LimitsLeft
+from ..refusals import (
     InvalidRequest,
     NoSuchRoute,
     OurFault,
@@ -40,8 +44,10 @@ from mailprobe.api.refusals import (
     UnsupportedCoding,
     UsageUnknown,
 )
-from mailprobe.api.rest.auth import authenticate
-from mailprobe.api.rest.cors import (
+from ..schema import AddressBody
+from ..service import Service
+from .auth import authenticate
+from .cors import (
     VARY,
     answer_preflight,
     check_origin,
@@ -50,13 +56,8 @@ from mailprobe.api.rest.cors import (
     solved_challenge,
     use_challenge,
 )
-from mailprobe.api.rest.decoding import check_media_type, parse
-from mailprobe.api.rest.idempotency import check_key, fingerprint, make_repeatable, perform_once
-from mailprobe.api.schema import AddressBody
-from mailprobe.api.service import Service
-from mailprobe.engine import Answer
-from mailprobe.storage.contract import StoreFull, StoreUnavailable
-from mailprobe.storage.records import Caller
+from .decoding import check_media_type, parse
+from .idempotency import check_key, fingerprint, make_repeatable, perform_once
 
 log = logging.getLogger("mailprobe.api")
 

@@ -12,17 +12,18 @@ from secrets import randbelow
 
 import trio
 
-from mailprobe.api.operations.operation import Act, Call, OperationReply
-from mailprobe.api.refusals import (
+from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused, OutcomeUnknown
+from mailprobe.storage.records import MARKS, Answered, IdempotencyRecord
+
+from ..operations.operation import Act, Call, OperationReply
+from ..refusals import (
     AnswerLost,
     IdempotencyReused,
     IdempotencyRunning,
     InvalidRequest,
     Section,
 )
-from mailprobe.api.service import Service
-from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused, OutcomeUnknown
-from mailprobe.storage.records import MARKS, Answered, IdempotencyRecord
+from ..service import Service
 
 KEY_CHARACTERS_MAX = 255
 KEEP_S = 24 * 3600.0

@@ -10,8 +10,8 @@ from types import TracebackType
 
 from quart.wrappers.response import ResponseBody
 
-from mailprobe.api.operations.operation import StreamedLines
-from mailprobe.api.quota.charge import ChargedAnswers
+from ..operations.operation import StreamedLines
+from ..quota.charge import ChargedAnswers
 
 
 class NdjsonBody(ResponseBody):

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from mailprobe.api.results.lights import LIGHT_COLOURS, WORDS
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.lights import Light, light_of
 from mailprobe.engine.verdict import Reason, Verdict
+
+from .lights import LIGHT_COLOURS, WORDS
 
 Layer = Literal["syntax", "disposable", "mx", "mailbox"]
 State = Literal[

@@ -14,11 +14,12 @@ from operator import attrgetter
 
 import msgspec
 
-from mailprobe.api.results.row_result import RowResult, row_result
-from mailprobe.api.results.stored_row import FURTHER, StoredRow, decode_row, starts_of
 from mailprobe.engine import Answer
 from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status
 from mailprobe.storage.list_records import ListChunk
+
+from .row_result import RowResult, row_result
+from .stored_row import FURTHER, StoredRow, decode_row, starts_of
 
 
 class StoredResult(msgspec.Struct, frozen=True, omit_defaults=True):

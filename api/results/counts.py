@@ -4,9 +4,10 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from mailprobe.api.results.lights import OURS, UNREACHED
-from mailprobe.api.results.row_result import RowResult
 from mailprobe.engine.lights import light_of
+
+from .lights import OURS, UNREACHED
+from .row_result import RowResult
 
 HOSTS_MAX = 10_000  # names kept for the summary
 FAILED_HOSTS_MIN = 20  # fewer may be dead hosts, more are this machine's failure

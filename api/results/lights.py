@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from mailprobe.api.errors import Misuse
 from mailprobe.engine.lights import Light
 from mailprobe.engine.verdict import Blame, Reason
+
+from ..errors import Misuse
 
 StatusColour = Literal["green", "yellow", "grey", "red"]
 # Of a light, the best first.

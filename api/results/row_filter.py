@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mailprobe.api.results.marks import KINDS, ResultKind, marks_of
-from mailprobe.api.results.row_result import RowResult
 from mailprobe.engine.lights import light_of
+
+from .marks import KINDS, ResultKind, marks_of
+from .row_result import RowResult
 
 
 @dataclass(frozen=True, slots=True)

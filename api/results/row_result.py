@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mailprobe.api.cells.unwrapping import doubtful_address
 from mailprobe.engine.verdict import PASSING, Blame, Reason, Verdict
+
+from ..cells.unwrapping import doubtful_address
 
 if TYPE_CHECKING:
     from mailprobe.engine.stream.answers import Answer

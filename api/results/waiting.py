@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 
-from mailprobe.api.results.lights import WORDS
-from mailprobe.api.terminal import plain
+from ..terminal import plain
+from .lights import WORDS
 
 HOSTS_SHOWN = 3  # those at which most wait
 WINDOW = timedelta(minutes=10)  # in which a host takes so many refusals

@@ -14,7 +14,13 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from mailprobe.api.refusals import (
+from mailprobe.engine.dns.messages import MailExchange, Route
+from mailprobe.engine.lists.lists import Lists
+from mailprobe.engine.smtp.probe import ProbeNotes
+from mailprobe.engine.stream.pipeline import Verification, read_route, read_text
+from mailprobe.engine.verdict import NO_SIGNALS, Outcome, Signals
+
+from ..refusals import (
     HardCapReached,
     Overloaded,
     QuotaExhausted,
@@ -22,11 +28,6 @@ from mailprobe.api.refusals import (
     Refusal,
     UsageUnknown,
 )
-from mailprobe.engine.dns.messages import MailExchange, Route
-from mailprobe.engine.lists.lists import Lists
-from mailprobe.engine.smtp.probe import ProbeNotes
-from mailprobe.engine.stream.pipeline import Verification, read_route, read_text
-from mailprobe.engine.verdict import NO_SIGNALS, Outcome, Signals
 
 DOMAIN = "sandbox.test"
 RULE = "sandbox"  # in the evidence, where the engine names the rule that decided

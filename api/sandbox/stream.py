@@ -5,10 +5,11 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from mailprobe.api.sandbox.addresses import SandboxVerification, verify
 from mailprobe.engine import Answer, Answers
 from mailprobe.engine.background import sole_exception
 from mailprobe.engine.lists.lists import Lists
+
+from .addresses import SandboxVerification, verify
 
 
 @asynccontextmanager

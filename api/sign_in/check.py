@@ -1,10 +1,11 @@
 """Checks that the OpenID provider of the settings describes itself as their issuer."""
 
-from mailprobe.api.doctor.checks import SIGN_IN, Check
-from mailprobe.api.service import OpenIdFailed
-from mailprobe.api.settings import Settings
-from mailprobe.api.sign_in.openid import open_openid, openid_settings
 from mailprobe.storage import utc_now
+
+from ..doctor.checks import SIGN_IN, Check
+from ..service import OpenIdFailed
+from ..settings import Settings
+from .openid import open_openid, openid_settings
 
 
 async def examine_sign_in(settings: Settings) -> Check:

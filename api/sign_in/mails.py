@@ -16,13 +16,14 @@ from email.utils import make_msgid
 
 import trio
 
-from mailprobe.api.alerts.sender import relay_of, sender_of
-from mailprobe.api.alerts.smtp_relay import Mailer, RelayMailer, printable, recipient_of
-from mailprobe.api.error_table import Links
-from mailprobe.api.observability.logs import shortened
-from mailprobe.api.setting_values import host_name
 from mailprobe.engine.address import NotAnAddress
 from mailprobe.engine.background import supervised
+
+from ..alerts.sender import relay_of, sender_of
+from ..alerts.smtp_relay import Mailer, RelayMailer, printable, recipient_of
+from ..error_table import Links
+from ..observability.logs import shortened
+from ..setting_values import host_name
 
 log = logging.getLogger("mailprobe.sign_in")
 

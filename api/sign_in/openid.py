@@ -22,9 +22,10 @@ import trio
 from joserfc import jwk, jwt
 from joserfc.errors import JoseError
 
-from mailprobe.api.service import OpenIdAttempt, OpenIdFailed
-from mailprobe.api.settings import Settings
 from mailprobe.engine.address import NotAnAddress, parse
+
+from ..service import OpenIdAttempt, OpenIdFailed
+from ..settings import Settings
 
 T = TypeVar("T")
 JsonObject = dict[str, object]

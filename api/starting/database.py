@@ -4,10 +4,10 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from mailprobe.api.errors import CommandError, Misuse
+from ..errors import CommandError, Misuse
 
 if TYPE_CHECKING:
-    from mailprobe.api.settings import Settings
+    from ..settings import Settings
 
 log = logging.getLogger("mailprobe.serve")
 

@@ -1,10 +1,11 @@
 """The message of the first start, while the database has no account: how to make one."""
 
-from mailprobe.api.pages.dashboard.sign_ins import SignIns
-from mailprobe.api.serve import links_of
-from mailprobe.api.settings import Settings
 from mailprobe.storage import utc_now
 from mailprobe.storage.store import Store
+
+from ..pages.dashboard.sign_ins import SignIns
+from ..serve import links_of
+from ..settings import Settings
 
 
 async def welcome_lines(store: Store, settings: Settings) -> list[str]:

@@ -12,7 +12,7 @@ from mailprobe.api.errors import CommandError
 from mailprobe.api.starting.open_files import raise_open_files
 
 if TYPE_CHECKING:
-    from mailprobe.bench.harness.compare import Earlier
+    from ..harness.compare import Earlier
 
 
 class Suites(click.Group):
@@ -81,7 +81,7 @@ def bench(
     fails, or where this machine lacks what a named one needs. Ctrl-C ends with 130;
     the results until then are kept.
     """
-    from mailprobe.bench.harness.suites import SUITES
+    from ..harness.suites import SUITES
 
     if list_them:
         for name, summary in SUITES.items():
@@ -92,8 +92,8 @@ def bench(
     for name in suites:
         if name not in SUITES:
             raise click.UsageError(f"no suite {name!r}; there are: {', '.join(SUITES)}")
-    from mailprobe.bench.harness.figures import results_folder
-    from mailprobe.bench.harness.show import Bench
+    from ..harness.figures import results_folder
+    from ..harness.show import Bench
 
     folder = results or results_folder()
     drawn = None if plot is None else Path(plot) if plot else folder
@@ -109,7 +109,7 @@ def bench(
 
 def _read_earlier(paths: Sequence[Path]) -> "list[Earlier]":
     """Before anything runs: the new results may be written over them."""
-    from mailprobe.bench.harness.compare import read_earlier
+    from ..harness.compare import read_earlier
 
     try:
         return [read_earlier(path) for path in paths]
@@ -156,9 +156,9 @@ def tune(
     domain come together, and prints the settings to use. Nothing outside of this
     machine is asked.
     """
-    from mailprobe.bench.harness.figures import results_folder
-    from mailprobe.bench.harness.show import Bench, telling
-    from mailprobe.bench.load.trials import try_all
+    from ..harness.figures import results_folder
+    from ..harness.show import Bench, telling
+    from ..load.trials import try_all
 
     folder = results or results_folder()
     drawn = None if plot is None else Path(plot) if plot else folder
@@ -187,8 +187,8 @@ def soak(minutes: float) -> None:
     and database. A failure is 0.1 MiB a minute or more, but for the rows that answers
     leave, or half a descriptor. Nothing outside of this machine is asked.
     """
-    from mailprobe.bench.load import soak as load
-    from mailprobe.bench.load.service_process import ServiceFailed
+    from ..load import soak as load
+    from ..load.service_process import ServiceFailed
 
     def show(sample: "load.Sample") -> None:
         click.echo(

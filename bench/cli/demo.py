@@ -77,7 +77,8 @@ def _example() -> tuple[Path, Path]:
 def _clean_in_lab(source: Path, beside: Path, say: "Say") -> "Summary":
     """Clean `source` by a lab's hosts alone: no setting of the operator's reaches in."""
     from mailprobe.api.settings import Settings
-    from mailprobe.bench.lab import LabFailed, start_lab
+
+    from ..lab import LabFailed, start_lab
 
     print_error("starting the lab: a resolver and mail servers on loopback addresses")
     with tempfile.TemporaryDirectory(prefix="mailprobe-demo-") as directory:

@@ -29,7 +29,7 @@ def lab(scenario: str, seed: int, command: tuple[str, ...]) -> None:
     With a COMMAND, nothing is printed: the lab runs it with these settings,
     and ends with its exit code.
     """
-    from mailprobe.bench.lab import SCENARIO_NAMES
+    from ..lab import SCENARIO_NAMES
 
     if scenario not in SCENARIO_NAMES:
         raise click.BadParameter(
@@ -42,7 +42,7 @@ def lab(scenario: str, seed: int, command: tuple[str, ...]) -> None:
     if command and which(command[0]) is None:
         raise click.UsageError(f"there is no command {command[0]!r} to run in the lab")
     try:
-        from mailprobe.bench.lab.run import run
+        from ..lab.run import run
 
         code = run(scenario, seed, command)
     except KeyboardInterrupt:  # before the lab minds its signals itself

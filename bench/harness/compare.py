@@ -9,9 +9,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from mailprobe.bench.harness import machine
-from mailprobe.bench.harness.figures import Figure, Run, read_run
-from mailprobe.bench.harness.tables import new_table, number
+from . import machine
+from .figures import Figure, Run, read_run
+from .tables import new_table, number
 
 CHANCE = 0.10  # a smaller change is noise, even if the rounds agree closely
 RATES = ("a second", "/s", "per second")  # units of which more is better

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from mailprobe.bench.lab.internet import KNOWABLE
-from mailprobe.bench.lab.scenario import Truth
+from ..lab.internet import KNOWABLE
+from ..lab.scenario import Truth
 
 REPORTED = ("deliverable", "undeliverable", "catch_all", "unknown", "invalid")
 # The statuses that are correct for each truth; `unknown` always is. For a domain without

@@ -9,10 +9,11 @@ from typing import Any
 import trio
 
 from mailprobe.api.settings import Settings
-from mailprobe.bench.lab import Lab
 from mailprobe.engine import Engine, Verdict, in_order, open_answers, open_engine
 from mailprobe.engine.dns.messages import Route
 from mailprobe.engine.observer import NoObserver
+
+from ..lab import Lab
 
 
 class Watch(NoObserver):

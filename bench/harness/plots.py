@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from mailprobe.bench.harness.figures import MissingRequirement, Series
-from mailprobe.bench.harness.tables import number
+from .figures import MissingRequirement, Series
+from .tables import number
 
 WIDE = 20  # values whose largest is so many times the smallest want a logarithmic axis
 LINEAR_PART = 0.6  # of a decade: what lies between zero and the least on such an axis

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
-from mailprobe.bench.harness.figures import Figure
+from .figures import Figure
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ from rich.text import Text
 from mailprobe.api.cli.output.report import console_on
 from mailprobe.api.errors import CommandError, Interrupted, print_error
 from mailprobe.api.terminal import plain
-from mailprobe.bench.harness import machine
-from mailprobe.bench.harness.compare import Earlier, change_table, changes, notes
-from mailprobe.bench.harness.figures import (
+
+from . import machine
+from .compare import Earlier, change_table, changes, notes
+from .figures import (
     MissingRequirement,
     Result,
     Run,
@@ -23,11 +24,11 @@ from mailprobe.bench.harness.figures import (
     read_run,
     write_results,
 )
-from mailprobe.bench.harness.plots import draw_png, draw_text, plots_of, require
-from mailprobe.bench.harness.suite_process import SuiteFailed, run_suite
-from mailprobe.bench.harness.suites import SUITES
-from mailprobe.bench.harness.tables import figure_table
-from mailprobe.bench.harness.tune import (
+from .plots import draw_png, draw_text, plots_of, require
+from .suite_process import SuiteFailed, run_suite
+from .suites import SUITES
+from .tables import figure_table
+from .tune import (
     SETTINGS_TRIED,
     Findings,
     advise,

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-from mailprobe.bench.harness.figures import MissingRequirement, Result, read_results
-from mailprobe.bench.harness.suites import LACKING
-from mailprobe.bench.processes import stop_process
+from ..processes import stop_process
+from .figures import MissingRequirement, Result, read_results
+from .suites import LACKING
 
 PROCESS = (sys.executable, "-m", "mailprobe.bench.harness.suites")
 STOP_S = 15.0  # an interrupted suite stops its lab and its service, which may take 10

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from importlib import import_module
 
 from mailprobe.api.cli.runner import raise_foremost
-from mailprobe.bench.harness.figures import Figure, MissingRequirement, Result, to_json
+
+from .figures import Figure, MissingRequirement, Result, to_json
 
 SUITES: dict[str, str] = {
     "start": "cold starts: to the first packet, to the first word, to the end",

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from mailprobe.bench.harness.figures import Figure
+from .figures import Figure
 
 KEPT, NEARLY, MISSED, UNMEASURED = "kept", "nearly", "MISSED", "not measured"
 STYLES = {KEPT: "green", NEARLY: "yellow", MISSED: "bold red", UNMEASURED: "bold red"}

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from mailprobe.bench.harness.figures import Figure, Result, Series
-from mailprobe.bench.harness.tables import new_table, number
 from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX as DEPTH_MAX
+
+from .figures import Figure, Result, Series
+from .tables import new_table, number
 
 HOST_LIMIT = 4  # connections that hosts accept from an unknown client
 KNEE = 0.9  # of the best rate: more gain is not worth its cost

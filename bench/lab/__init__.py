@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from mailprobe.bench.processes import stop_process
+from ..processes import stop_process
 
 SCENARIO_NAMES = (
     *("default", "hostile", "slow", "many", "strict", "greylisting", "particular", "restless"),

@@ -2,6 +2,6 @@
 
 import sys
 
-from mailprobe.bench.lab.run import run
+from .run import run
 
 sys.exit(run(sys.argv[1], int(sys.argv[2]), until_eof=True))

@@ -7,11 +7,12 @@ with "gone" is not; the group's name says which addresses it has.
 from random import Random
 from string import ascii_lowercase
 
-from mailprobe.bench.lab.scenario import Scenario
-from mailprobe.engine.testing.host_profiles import HOSTILE_TEXTS, TARPIT_S, new_host
-from mailprobe.engine.testing.mail_host import EHLO_LINES
-from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import Outcome
+
+from ..world.host_profiles import HOSTILE_TEXTS, TARPIT_S, new_host
+from ..world.mail_host import EHLO_LINES
+from ..world.zone import ZoneMode
+from .scenario import Scenario
 
 TARPIT_LATENCY_S = 0.02
 GONE_SHARE = 0.15  # of the addresses at a tarpit

@@ -2,9 +2,10 @@
 
 from random import Random
 
-from mailprobe.bench.lab.scenario import Scenario
-from mailprobe.engine.testing.host_profiles import new_host
 from mailprobe.engine.verdict import Outcome
+
+from ..world.host_profiles import new_host
+from .scenario import Scenario
 
 DEAD_DOMAIN = "dropped.test"
 DEAD_ADDRESSES = 400

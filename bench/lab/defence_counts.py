@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from mailprobe.engine.testing.host_defences import HOUR_S
-from mailprobe.engine.testing.host_log import LoggedCommand, rcpt_mailbox
-from mailprobe.engine.testing.mail_host import MailHost
+from ..world.host_defences import HOUR_S
+from ..world.host_log import LoggedCommand, rcpt_mailbox
+from ..world.mail_host import MailHost
 
 
 @dataclass(slots=True)

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from mailprobe.bench.lab.internet import LIVING, SENDER
-from mailprobe.bench.lab.scenario import Scenario, Truth
-from mailprobe.bench.lab.sequences import NAMES, OUTCOMES
-from mailprobe.engine.testing.defended_hosts import DEFENDED_HOSTS, defended_host
-from mailprobe.engine.testing.faults import Late
-from mailprobe.engine.testing.host_profiles import EXCHANGE, new_host
-from mailprobe.engine.testing.mail_host import MailHost
+from ..world.defended_hosts import DEFENDED_HOSTS, defended_host
+from ..world.faults import Late
+from ..world.host_profiles import EXCHANGE, new_host
+from ..world.mail_host import MailHost
+from .internet import LIVING, SENDER
+from .scenario import Scenario, Truth
+from .sequences import NAMES, OUTCOMES
 
 AWAY_S = (0.03, 0.05, 0.07, 0.09)  # the round trips to hosts of the lists
 GROUP_AWAY_S = 0.03

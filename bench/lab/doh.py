@@ -27,8 +27,8 @@ import h11
 import trio
 import trustme
 
-from mailprobe.engine.testing.resolver_faults import Unavailable
-from mailprobe.engine.testing.zone import HTML, Zone, ZoneMode
+from ..world.resolver_faults import Unavailable
+from ..world.zone import HTML, Zone, ZoneMode
 
 PATH = "/dns-query"
 QUESTION_OCTETS_MAX = 4_096

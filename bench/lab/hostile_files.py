@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from mailprobe.bench.lab.workbooks import MAIN, number, packed, parts_of, row, sheet, text, workbook
+from .workbooks import MAIN, number, packed, parts_of, row, sheet, text, workbook
 
 Expected = Literal["accepted", "refused", "too large to store"]
 Make = Callable[[], bytes]

@@ -14,10 +14,10 @@ from itertools import product
 from math import inf
 from random import Random
 
-from mailprobe.bench.lab.fixture_domains import FIRST_NAMES, LAST_NAMES, plain
-from mailprobe.bench.lab.scenario import Scenario, Truth
-from mailprobe.engine.testing.faults import Drop, Late, Sometimes, Swap, Twice
-from mailprobe.engine.testing.host_profiles import (
+from mailprobe.engine.verdict import Outcome
+
+from ..world.faults import Drop, Late, Sometimes, Swap, Twice
+from ..world.host_profiles import (
     DISABLED,
     FULL,
     HOSTILE_TEXTS,
@@ -26,9 +26,10 @@ from mailprobe.engine.testing.host_profiles import (
     SPAMHAUS,
     new_host,
 )
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import ZoneMode
-from mailprobe.engine.verdict import Outcome
+from ..world.mail_host import MailHost
+from ..world.zone import ZoneMode
+from .fixture_domains import FIRST_NAMES, LAST_NAMES, plain
+from .scenario import Scenario, Truth
 
 ADDRESSES = 5_000
 SENDER = "probe@probe.lab.test"  # some hosts refuse the null sender, some every other one

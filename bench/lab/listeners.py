@@ -17,7 +17,7 @@ from random import Random
 
 import trio
 
-from mailprobe.engine.testing.mail_host import HostAddress, MailHost
+from ..world.mail_host import HostAddress, MailHost
 
 BACKLOG = 128
 PORT_TRIES = 20

@@ -14,10 +14,11 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from random import Random
 
-from mailprobe.bench.lab import fixture_domains
-from mailprobe.bench.lab.fixture_domains import Firm, FixturePerson
-from mailprobe.bench.lab.scenarios import HUB_KIND, KINDS
 from mailprobe.engine.verdict import Outcome
+
+from . import fixture_domains
+from .fixture_domains import Firm, FixturePerson
+from .scenarios import HUB_KIND, KINDS
 
 COLUMNS = ("name", "email", "company", "city", "signed_up")
 LIST = Path(__file__).parents[3] / "examples" / "list.csv"

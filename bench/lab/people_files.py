@@ -7,8 +7,8 @@ in the order of the rows, or that the file is refused.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mailprobe.bench.lab.people_cells import ANN, BOB
-from mailprobe.bench.lab.workbooks import row, sheet, text, workbook
+from .people_cells import ANN, BOB
+from .workbooks import row, sheet, text, workbook
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-from mailprobe.bench.lab.defence_counts import count_kinds
-from mailprobe.bench.lab.doh import Resolver
-from mailprobe.bench.lab.scenario import Scenario
-from mailprobe.engine.testing.mail_host import MailHost
+from ..world.mail_host import MailHost
+from .defence_counts import count_kinds
+from .doh import Resolver
+from .scenario import Scenario
 
 
 def summary(scenario: Scenario, resolver: Resolver) -> dict[str, Any]:

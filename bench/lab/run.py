@@ -16,10 +16,10 @@ from typing import Any
 
 import trio
 
-from mailprobe.bench.lab import doh, records
-from mailprobe.bench.lab.listeners import LabListeners, TooFewDescriptors, allow_descriptors
-from mailprobe.bench.lab.scenario import Scenario
-from mailprobe.bench.lab.scenarios import build
+from . import doh, records
+from .listeners import LabListeners, TooFewDescriptors, allow_descriptors
+from .scenario import Scenario
+from .scenarios import build
 
 RESOLVER_ADDRESS = "127.0.0.1"
 HELO = "probe.lab.test"

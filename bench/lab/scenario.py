@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import IPv4Address
 
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import Zone
 from mailprobe.engine.verdict import Outcome
+
+from ..world.mail_host import MailHost
+from ..world.zone import Zone
 
 FIRST_ADDRESS = IPv4Address("127.10.0.1")
 

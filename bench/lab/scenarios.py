@@ -6,17 +6,18 @@ from random import Random
 
 import idna
 
-from mailprobe.bench.lab import fixture_domains
-from mailprobe.bench.lab.adverse_hosts import adverse
-from mailprobe.bench.lab.dead_host import dead
-from mailprobe.bench.lab.defences import defences
-from mailprobe.bench.lab.internet import internet
-from mailprobe.bench.lab.scenario import Scenario
-from mailprobe.bench.lab.sequences import sequences
-from mailprobe.engine.testing.host_profiles import NO_PTR, new_host
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import Outcome
+
+from ..world.host_profiles import NO_PTR, new_host
+from ..world.mail_host import MailHost
+from ..world.zone import ZoneMode
+from . import fixture_domains
+from .adverse_hosts import adverse
+from .dead_host import dead
+from .defences import defences
+from .internet import internet
+from .scenario import Scenario
+from .sequences import sequences
 
 HUB_KIND = "hub"  # of the firms that share a provider
 HUB_HOSTS = 2

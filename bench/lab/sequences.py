@@ -12,14 +12,15 @@ from enum import Enum
 from random import Random
 from typing import Any
 
-from mailprobe.bench.lab.internet import LIVING, SENDER
-from mailprobe.bench.lab.scenario import Scenario, Truth
-from mailprobe.engine.testing.faults import Late
-from mailprobe.engine.testing.host_behaviours import Turn
-from mailprobe.engine.testing.host_profiles import POSTFIX, new_host
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import Outcome
+
+from ..world.faults import Late
+from ..world.host_behaviours import Turn
+from ..world.host_profiles import POSTFIX, new_host
+from ..world.mail_host import MailHost
+from ..world.zone import ZoneMode
+from .internet import LIVING, SENDER
+from .scenario import Scenario, Truth
 
 QUESTIONS_MAX = 50  # of one connection to the resolver, which then ends it (GOAWAY)
 # Hosts forgive and greylists end after this: less than a bench waits between passes.

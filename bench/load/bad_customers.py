@@ -17,7 +17,7 @@ from typing import Any
 
 import trio
 
-from mailprobe.bench.load.load_generator import request
+from .load_generator import request
 
 SLOW_CONNECTIONS = 1_000
 STREAMS = 60

@@ -12,9 +12,10 @@ from pathlib import Path
 import trio
 import trustme
 
-from mailprobe.bench.lab import Lab
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.stream.engine import open_engine
+
+from ..lab import Lab
 
 HANGS = "/hangs"
 ANSWER = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"

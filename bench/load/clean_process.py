@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from mailprobe.bench.harness.confusion import ReportedAddress, unanswered
-from mailprobe.bench.load.service_process import MAILPROBE, ROOT
+from ..harness.confusion import ReportedAddress, unanswered
+from .service_process import MAILPROBE, ROOT
 
 INTERRUPT_S = 30.0  # from a Ctrl-C to the end of the process
 POLL_S = 0.02

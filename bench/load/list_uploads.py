@@ -6,8 +6,8 @@ from contextlib import closing
 from http.client import HTTPConnection
 from statistics import median
 
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.load.service_process import ServiceFailed, ServiceProcess
+from ..harness.figures import Figure
+from .service_process import ServiceFailed, ServiceProcess
 
 ROWS = 10
 ROUNDS = 5

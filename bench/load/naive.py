@@ -10,10 +10,11 @@ from collections.abc import Sequence
 import msgspec
 import trio
 
-from mailprobe.bench.load.smtp_sink import SmtpSink, host_address
 from mailprobe.engine.address import parse
 from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.verdict import Outcome, judge
+
+from .smtp_sink import SmtpSink, host_address
 
 UNDER_WAY = 2_000
 GREETING = (b"EHLO bench.test\r\n", b"MAIL FROM:<>\r\n")

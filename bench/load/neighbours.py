@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.load.bad_customers import bad_customers
-from mailprobe.bench.load.load_generator import (
+from ..harness.figures import Figure
+from .bad_customers import bad_customers
+from .load_generator import (
     LoadResult,
     Unanswered,
     burst,
     generate_load,
     request,
 )
-from mailprobe.bench.load.service_process import SINGLE, ServiceProcess
+from .service_process import SINGLE, ServiceProcess
 
 REQUESTS = 300  # by one after the other on one connection, of which p99 is the third worst
 PROBED_LESS = 3  # where each takes a tenth of a second

@@ -13,9 +13,10 @@ from mailprobe.api.cli.source import AnswerSource, open_own_engine
 from mailprobe.api.errors import CommandError
 from mailprobe.api.listfile import ReadOptions
 from mailprobe.api.settings import Settings
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.lab.people_cells import ANN, cells
-from mailprobe.bench.lab.people_files import files
+
+from ..harness.figures import Figure
+from ..lab.people_cells import ANN, cells
+from ..lab.people_files import files
 
 FIELDS = ("email", "light", "suggestion")
 RED, YELLOW = "RED_LIGHT", "YELLOW_LIGHT"

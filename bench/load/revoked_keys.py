@@ -19,12 +19,13 @@ import trio
 from mailprobe.api.operations.keys import KEYS_A_MINUTE
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.quota.policy import check_limits
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.load.store_load import StoreLoad
 from mailprobe.storage.contract import KeyCreationTooFast, KeyLimitReached, StoreUnavailable
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import EPOCH, Ledger
 from mailprobe.storage.sqlite.file import connect
+
+from ..harness.figures import Figure
+from .store_load import StoreLoad
 
 REVOKED = 300_000
 OWNERS = 4  # requests of the owner's at once

@@ -16,7 +16,6 @@ from mailprobe.api.error_table import Links
 from mailprobe.api.lists.worker import open_lists
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.service import new_service
-from mailprobe.bench.load.store_load import SECRET, retry
 from mailprobe.engine import open_engine
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.storage import open_store
@@ -25,6 +24,8 @@ from mailprobe.storage.list_records import ListBounds, ListChunk, ListOrder, Loa
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
+
+from .store_load import SECRET, retry
 
 UNITS = 100  # addresses a chunk, as uploads have
 BOUNDS = ListBounds(active_max=10_000, kept_max=10_000, per_minute_max=1_000_000)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 
-from mailprobe.bench.processes import stop_process
+from ..processes import stop_process
 
 SINGLE = "bob@mailinator.com"  # a throwaway: no resolver and no mail host is asked
 OWN = "own"  # as a tier: an account without limits

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from mailprobe.bench.processes import stop_process
+from ..processes import stop_process
 
 ACCEPTED = b"250 2.1.5 Ok\r\n"
 REFUSED = b"550 5.1.1 No such user here\r\n"

@@ -23,15 +23,16 @@ import httpx
 import trio
 
 from mailprobe.api.cli.runner import run
-from mailprobe.bench.lab import Lab, start_lab
-from mailprobe.bench.load.service_process import (
+from mailprobe.storage.sqlite.file import WRITER_CACHE_KIB
+
+from ..lab import Lab, start_lab
+from .service_process import (
     PLANS,
     ServiceFailed,
     ServiceProcess,
     children,
     start_service,
 )
-from mailprobe.storage.sqlite.file import WRITER_CACHE_KIB
 
 SAMPLE_S = 5.0
 LOW_SAMPLES = 6  # half a minute: a list comes and goes in 20 s

@@ -9,11 +9,12 @@ from pathlib import Path
 import trio
 
 from mailprobe.api.settings import Settings
-from mailprobe.bench.harness.engine_runs import lookup_all, verify_all
-from mailprobe.bench.harness.tune import HOST_LIMIT, Findings, Trial
-from mailprobe.bench.load.smtp_sink import SmtpSink, start_sink
 from mailprobe.engine import Engine, Verdict, open_answers, open_engine
 from mailprobe.engine.settings import EngineSettings
+
+from ..harness.engine_runs import lookup_all, verify_all
+from ..harness.tune import HOST_LIMIT, Findings, Trial
+from .smtp_sink import SmtpSink, start_sink
 
 CONNECTIONS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 PROBES = (100, 250, 500, 1000, 2000)

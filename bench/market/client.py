@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from math import inf
 
-from mailprobe.bench.market.host_client import REQUEST_S, HostClient
-from mailprobe.bench.market.hosts import MarketAddress
-from mailprobe.bench.market.policies import MANY, Policy, Row
 from mailprobe.engine.smtp.operators import MailOperators, load_operators
+
+from .host_client import REQUEST_S, HostClient
+from .hosts import MarketAddress
+from .policies import MANY, Policy, Row
 
 
 class MarketClient:

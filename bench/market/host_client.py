@@ -5,13 +5,20 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Protocol
 
-from mailprobe.bench.market.hosts import (
+from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, DomainAtHost
+from mailprobe.engine.smtp.controls import CHANGED_S, HostControls, Known, Treatment
+from mailprobe.engine.smtp.operators import MailOperators
+from mailprobe.engine.smtp.session.confirmation import REFUSES_S
+from mailprobe.engine.smtp.tolerance.host import list_wait_s
+from mailprobe.engine.smtp.tolerance.limits import Growth, Kind
+
+from .hosts import (
     HostAnswer,
     MarketDomain,
     MarketHost,
     MarketSession,
 )
-from mailprobe.bench.market.policies import (
+from .policies import (
     ACCEPTED,
     BATCH,
     ENDINGS,
@@ -24,12 +31,6 @@ from mailprobe.bench.market.policies import (
     Row,
     Sent,
 )
-from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, DomainAtHost
-from mailprobe.engine.smtp.controls import CHANGED_S, HostControls, Known, Treatment
-from mailprobe.engine.smtp.operators import MailOperators
-from mailprobe.engine.smtp.session.confirmation import REFUSES_S
-from mailprobe.engine.smtp.tolerance.host import list_wait_s
-from mailprobe.engine.smtp.tolerance.limits import Growth, Kind
 
 CONNECTIONS = 4  # to one host
 OPENING_TRIPS = 3  # round trips until the first recipient may be sent

@@ -2,7 +2,7 @@
 
 A host judges recipients, may ban a client that names unknown ones, and may turn: refuse or
 accept everybody after a number of refusals. The bans are those of the lab's hosts
-(mailprobe.engine.testing.host_defences). Pure: time is an argument, and chance is a seeded Random.
+(mailprobe.bench.world.host_defences). Pure: time is an argument, and chance is a seeded Random.
 """
 
 from collections import deque
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
 
-from mailprobe.engine.testing.defended_hosts import DEFENDED_HOSTS, FAIL2BAN
-from mailprobe.engine.testing.host_defences import (
+from ..world.defended_hosts import DEFENDED_HOSTS, FAIL2BAN
+from ..world.host_defences import (
     HOUR_S,
     Defence,
     SessionDefence,

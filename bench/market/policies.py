@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
 
-from mailprobe.bench.market.hosts import HostAnswer, MarketAddress, MarketDomain
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import Known, Treatment
 from mailprobe.engine.smtp.tolerance.host import Tolerance
 from mailprobe.engine.smtp.tolerance.limits import Kind, RefusalLimits
+
+from .hosts import HostAnswer, MarketAddress, MarketDomain
 
 BATCH = 8  # recipients under way in one session
 MANY = 1_000

@@ -2,8 +2,8 @@
 
 import sys
 
-from mailprobe.bench.harness.figures import MissingRequirement
-from mailprobe.bench.peers.install import ENVIRONMENTS, install_all
+from ..harness.figures import MissingRequirement
+from .install import ENVIRONMENTS, install_all
 
 
 def main(words: list[str]) -> str | None:

@@ -11,9 +11,9 @@ them what it likes.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mailprobe.bench.lab.scenario import Scenario
-from mailprobe.bench.peers.runner import BAD, CATCH_ALL, GOOD, UNSURE
-from mailprobe.engine.testing.host_profiles import new_host
+from ..lab.scenario import Scenario
+from ..world.host_profiles import new_host
+from .runner import BAD, CATCH_ALL, GOOD, UNSURE
 
 # kind of address -> the answers that are right
 RIGHT: Mapping[str, frozenset[str]] = {

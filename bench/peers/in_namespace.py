@@ -19,12 +19,12 @@ from pathlib import Path
 
 import trio
 
-from mailprobe.bench.lab import doh
-from mailprobe.bench.lab.listeners import LabListeners, allow_descriptors
-from mailprobe.bench.peers import fixture_domains, namespace, resolver
-from mailprobe.bench.peers.runner import HELO, WORDS
-from mailprobe.engine.testing.host_log import HostLog
-from mailprobe.engine.testing.mail_host import MailHost
+from ..lab import doh
+from ..lab.listeners import LabListeners, allow_descriptors
+from ..world.host_log import HostLog
+from ..world.mail_host import MailHost
+from . import fixture_domains, namespace, resolver
+from .runner import HELO, WORDS
 
 SMTP_PORT = 25
 GOODBYE_S = 2.0  # for the hosts to see that a runner has gone

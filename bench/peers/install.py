@@ -13,8 +13,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailprobe.bench.harness.figures import RESULTS, MissingRequirement
-from mailprobe.bench.peers.in_namespace import Runner
+from ..harness.figures import RESULTS, MissingRequirement
+from .in_namespace import Runner
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

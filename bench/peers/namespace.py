@@ -18,7 +18,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from mailprobe.bench.harness.figures import MissingRequirement
+from ..harness.figures import MissingRequirement
 
 RESOLVER_ADDRESS = "127.0.0.1"
 SIOCSIFFLAGS = 0x8914  # netdevice(7)

@@ -5,7 +5,7 @@ from functools import partial
 
 import trio
 
-from mailprobe.engine.testing.zone import Zone
+from ..world.zone import Zone
 
 PORT = 53
 QUESTION_OCTETS_MAX = 4_096

@@ -5,8 +5,10 @@ import os
 import trio
 
 from mailprobe.api.settings import Settings
-from mailprobe.bench.harness.engine_runs import verify_all
-from mailprobe.bench.peers.runner import (
+from mailprobe.engine import open_engine
+
+from ..harness.engine_runs import verify_all
+from .runner import (
     BAD,
     CATCH_ALL,
     GOOD,
@@ -15,7 +17,6 @@ from mailprobe.bench.peers.runner import (
     read_addresses,
     report,
 )
-from mailprobe.engine import open_engine
 
 WORDS = {
     "deliverable": GOOD,

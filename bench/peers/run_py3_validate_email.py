@@ -7,7 +7,7 @@ the list that came with the package is used.
 
 from validate_email import validate_email  # type: ignore[import-not-found]  # it lives elsewhere
 
-from mailprobe.bench.peers.runner import (
+from .runner import (
     HELO,
     SENDER,
     UNSURE,

@@ -8,7 +8,7 @@ from multiprocessing import Pool
 
 from verify_email import verify_email  # type: ignore[import-not-found]  # it lives elsewhere
 
-from mailprobe.bench.peers.runner import UNSURE, RunnerClock, read_addresses, report, word
+from .runner import UNSURE, RunnerClock, read_addresses, report, word
 
 
 def verify(address: str) -> str | None:

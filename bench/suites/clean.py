@@ -16,8 +16,8 @@ from pathlib import Path
 
 import xlsxwriter
 
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.load.smtp_sink import SmtpSink, start_sink
+from ..harness.figures import Figure
+from ..load.smtp_sink import SmtpSink, start_sink
 
 HOSTS = 200
 CONNECTIONS = 10

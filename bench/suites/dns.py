@@ -21,12 +21,13 @@ from statistics import median
 
 import trio
 
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.harness.rounds import timed
 from mailprobe.engine.dns.doh import open_transport, tls_context
 from mailprobe.engine.dns.messages import Route, encode_query, read_route
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.settings import EngineSettings
+
+from ..harness.figures import Figure
+from ..harness.rounds import timed
 
 ROUNDS = 5
 AT_ONCE = 100  # concurrent tasks; as many as LOOK_UPS_MAX of engine/stream/scheduler.py
@@ -185,7 +186,7 @@ def read_alone() -> tuple[float, float]:
     """Return the microseconds to read one answer: by our reader, by dnspython."""
     import dns.message
 
-    from mailprobe.bench.load.doh_server import answer_to
+    from ..load.doh_server import answer_to
 
     name = "d1.unknown.test"
     octets = answer_to(encode_query(name, "MX"))

@@ -5,9 +5,9 @@ from typing import Any
 
 import trio
 
-from mailprobe.bench.harness.engine_runs import open_watched, verify_all
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.lab import start_lab
+from ..harness.engine_runs import open_watched, verify_all
+from ..harness.figures import Figure
+from ..lab import start_lab
 
 
 def run() -> list[Figure]:

@@ -25,16 +25,17 @@ import trio
 
 from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.api.settings import Settings
-from mailprobe.bench.harness.counting import counting
-from mailprobe.bench.harness.engine_runs import lookup_all, rss_mib
-from mailprobe.bench.harness.figures import Figure, Result, Series
-from mailprobe.bench.harness.pinning import pinned
-from mailprobe.bench.load.naive import NaiveLoop
-from mailprobe.bench.load.smtp_sink import SmtpSink, start_sink
 from mailprobe.engine import Engine, open_answers, open_engine
 from mailprobe.engine.dns.messages import Route
 from mailprobe.engine.dns.single_flight import FAILURE_KEPT_S
 from mailprobe.engine.lists.lists import load_lists
+
+from ..harness.counting import counting
+from ..harness.engine_runs import lookup_all, rss_mib
+from ..harness.figures import Figure, Result, Series
+from ..harness.pinning import pinned
+from ..load.naive import NaiveLoop
+from ..load.smtp_sink import SmtpSink, start_sink
 
 HOSTS = 200
 CONNECTIONS = 10

@@ -6,9 +6,10 @@ an account's only item is popped, so that its queue is removed and created again
 
 from functools import partial
 
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.harness.rounds import RepeatedRuns, ratio, timed
 from mailprobe.engine.fair_queue import FairQueue
+
+from ..harness.figures import Figure
+from ..harness.rounds import RepeatedRuns, ratio, timed
 
 ACCOUNTS = (1, 100, 10_000)
 EACH = 3  # items of an account, but for the last figures

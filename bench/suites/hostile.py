@@ -7,10 +7,10 @@ import time
 
 import trio
 
-from mailprobe.bench.harness.engine_runs import lookup_all, open_watched, verify_all, wrong
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.lab import start_lab
-from mailprobe.bench.suites.hostile_rows import real_rows, virtual_rows
+from ..harness.engine_runs import lookup_all, open_watched, verify_all, wrong
+from ..harness.figures import Figure
+from ..lab import start_lab
+from .hostile_rows import real_rows, virtual_rows
 
 
 def run() -> list[Figure]:

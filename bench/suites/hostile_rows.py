@@ -14,14 +14,15 @@ from statistics import fmean
 import trio
 from trio.testing import MockClock
 
-from mailprobe.bench.harness.engine_runs import open_watched, verify_all
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.lab import Lab
 from mailprobe.engine import Engine, EngineSettings, Verdict, open_answers, open_engine
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import Garbage, StaySilent, Twice
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING, SPAMHAUS, new_host
-from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
+
+from ..harness.engine_runs import open_watched, verify_all
+from ..harness.figures import Figure
+from ..lab import Lab
+from ..world.fake_network import FakeNetwork, open_fake_network
+from ..world.faults import Garbage, StaySilent, Twice
+from ..world.host_profiles import NO_PIPELINING, SPAMHAUS, new_host
+from ..world.mail_host import EHLO_LINES, MailHost
 
 REFUSING = {
     **{

@@ -14,9 +14,10 @@ import trio
 
 from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.api.settings import Settings
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.load.smtp_sink import SmtpSink, start_sink
 from mailprobe.engine import EngineSettings, Verifier, open_answers, open_engine
+
+from ..harness.figures import Figure
+from ..load.smtp_sink import SmtpSink, start_sink
 
 HOSTS = 200
 CONNECTIONS = 10

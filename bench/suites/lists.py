@@ -3,9 +3,9 @@
 from functools import partial
 from itertools import count
 
-from mailprobe.bench.harness.engine_runs import rss_mib
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.harness.rounds import timed
+from ..harness.engine_runs import rss_mib
+from ..harness.figures import Figure
+from ..harness.rounds import timed
 
 ROUNDS = 5
 LOOK_UPS = 100_000

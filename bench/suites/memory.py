@@ -2,9 +2,9 @@
 
 import trio
 
-from mailprobe.bench.harness.engine_runs import lookup_all, open_watched, rss_mib, verify_all
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.lab import start_lab
+from ..harness.engine_runs import lookup_all, open_watched, rss_mib, verify_all
+from ..harness.figures import Figure
+from ..lab import start_lab
 
 PROBES = 2_000
 WATCH_S = 3.0  # after the last probe starts: until every connection has its banner

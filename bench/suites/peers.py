@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import compress, groupby
 
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.peers import fixture_domains
-from mailprobe.bench.peers.in_namespace import Runner, Task
-from mailprobe.bench.peers.install import AT_ONCE, ROOT, check_installed, install_all, runners
-from mailprobe.bench.peers.namespace import entering
-from mailprobe.bench.peers.runner import UNSURE
+from ..harness.figures import Figure
+from ..peers import fixture_domains
+from ..peers.in_namespace import Runner, Task
+from ..peers.install import AT_ONCE, ROOT, check_installed, install_all, runners
+from ..peers.namespace import entering
+from ..peers.runner import UNSURE
 
 OURS = "mailprobe"
 LIST, ONE_DOMAIN = "list", "one domain"

@@ -14,8 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mailprobe.bench.harness.figures import Figure, MissingRequirement
-from mailprobe.bench.harness.rounds import ratio, timed
 from mailprobe.engine.smtp.replies.rules import (
     CONDEMNING,
     CONDEMNING_WITH_WORDS,
@@ -28,6 +26,9 @@ from mailprobe.engine.smtp.replies.rules import (
     load_rules,
 )
 from mailprobe.engine.smtp.wire import SmtpReply
+
+from ..harness.figures import Figure, MissingRequirement
+from ..harness.rounds import ratio, timed
 
 COLLECTIONS = Path(__file__).resolve().parents[2] / "tests/engine/smtp/replies"
 HOT = 10_000

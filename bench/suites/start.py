@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from mailprobe.bench.harness.figures import Figure
+from ..harness.figures import Figure
 
 MAILPROBE = (sys.executable, "-c", "from mailprobe.api.cli import main; main()")
 NOT_OURS = ("MAILPROBE_", "PYTHONDONTWRITEBYTECODE")  # these variables would change the start

@@ -27,15 +27,22 @@ import trio
 
 from mailprobe.api.quota.plans import PLANS, PricingPlan
 from mailprobe.api.quota.policy import check_limits
-from mailprobe.bench.harness.figures import RESULTS, Figure
-from mailprobe.bench.load.private_postgres import (
+from mailprobe.storage import open_store
+from mailprobe.storage.commands import Reserve, Settle
+from mailprobe.storage.records import EPOCH, Caller, Ledger, Reservation
+from mailprobe.storage.sqlite import usage
+from mailprobe.storage.sqlite.file import connect, prepare
+from mailprobe.storage.store import Store
+
+from ..harness.figures import RESULTS, Figure
+from ..load.private_postgres import (
     NoPostgres,
     drop_database,
     new_database,
     private_postgres,
 )
-from mailprobe.bench.load.revoked_keys import fill_postgres, fill_sqlite, measure_revoked
-from mailprobe.bench.load.store_load import (
+from ..load.revoked_keys import fill_postgres, fill_sqlite, measure_revoked
+from ..load.store_load import (
     KEYS,
     LEASE_S,
     SECRET,
@@ -47,12 +54,6 @@ from mailprobe.bench.load.store_load import (
     row,
     welcome,
 )
-from mailprobe.storage import open_store
-from mailprobe.storage.commands import Reserve, Settle
-from mailprobe.storage.records import EPOCH, Caller, Ledger, Reservation
-from mailprobe.storage.sqlite import usage
-from mailprobe.storage.sqlite.file import connect, prepare
-from mailprobe.storage.store import Store
 
 ROWS = 10_000_000  # of usage in the full database
 OCTETS_EACH = 250  # of disk for each row while the database is built, generously

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.market.client import MarketClient
-from mailprobe.bench.market.hosts import (
+from ..harness.figures import Figure
+from ..market.client import MarketClient
+from ..market.hosts import (
     Market,
     MarketAddress,
     business,
@@ -24,7 +24,7 @@ from mailprobe.bench.market.hosts import (
     one_host,
     shuffled,
 )
-from mailprobe.bench.market.policies import POLICIES, THESE, Ending, Policy, Row
+from ..market.policies import POLICIES, THESE, Ending, Policy, Row
 
 HOUR_S = 3600.0
 PATIENCE_S = 4 * HOUR_S  # of a list job

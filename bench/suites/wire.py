@@ -6,10 +6,11 @@ engine sends in one; the greeting is a figure of its own.
 
 from collections.abc import Callable
 
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.harness.rounds import ratio, timed
 from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.wire import Conversation
+
+from ..harness.figures import Figure
+from ..harness.rounds import ratio, timed
 
 BANNER = b"220 mx1.harbour-books.test ESMTP Postfix\r\n"
 HELLO = (

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 import trio
 
-from mailprobe.engine.background import log_fault, separate
-from mailprobe.engine.dns import http1
-from mailprobe.engine.dns.deadlines import NEVER, DeadlineClock, Timer
-from mailprobe.engine.dns.messages import MESSAGE_OCTETS_MAX
-from mailprobe.engine.dns.query_queue import Query
-from mailprobe.engine.dns.response import (
+from ..background import log_fault, separate
+from . import http1
+from .deadlines import NEVER, DeadlineClock, Timer
+from .messages import MESSAGE_OCTETS_MAX
+from .query_queue import Query
+from .response import (
     DISCONNECTED,
     DNS_MESSAGE,
     HttpResponse,
@@ -30,7 +30,7 @@ from mailprobe.engine.dns.response import (
 if TYPE_CHECKING:
     import ssl
 
-    from mailprobe.engine.dns import http2
+    from . import http2
 
 HANDSHAKE_S = 0.7  # for TCP, and as much for TLS
 EXCHANGE_S = 5.0  # for a body that comes slowly; its caller has long stopped waiting
@@ -70,7 +70,7 @@ class Target:
         """The head of a request with a body of this length, over either version of HTTP."""
         if (head := self._heads.get((http2, length))) is None:
             if http2:
-                from mailprobe.engine.dns.http2 import request_fields
+                from .http2 import request_fields
 
                 head = request_fields(self.authority, self.path, DNS_MESSAGE, length)
             else:
@@ -285,7 +285,7 @@ class DohConnection:
         if self._is_http1:
             self._http = http1.Http1Connection(body_octets_max=MESSAGE_OCTETS_MAX)
         else:
-            from mailprobe.engine.dns import http2  # here, not above: hpack is slow to import
+            from . import http2  # here, not above: hpack is slow to import
 
             self._http = http2.Http2Connection(
                 body_octets_max=MESSAGE_OCTETS_MAX, quota=self._quota

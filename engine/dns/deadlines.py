@@ -18,7 +18,7 @@ from typing import Protocol
 
 import trio
 
-from mailprobe.engine.background import log_fault
+from ..background import log_fault
 
 STALL_S = 0.1  # a wake-up this late means that the process did not run
 STALL_GRACE_S = 0.02

@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import trio
 
-from mailprobe.engine.background import contained, log_fault, supervised
-from mailprobe.engine.dns.connection import CLOSED, FAULT, DohConnection, Target
-from mailprobe.engine.dns.deadlines import DeadlineClock
-from mailprobe.engine.dns.endpoint import LOOKUPS_MAX, Endpoint, OpenCarrier
-from mailprobe.engine.dns.query_queue import Priority, Query
-from mailprobe.engine.dns.response import DNS_MESSAGE, DohResponse, HttpResponse, TransportFailed
-from mailprobe.engine.net.public_addresses import numeric
+from ..background import contained, log_fault, supervised
+from ..net.public_addresses import numeric
+from .connection import CLOSED, FAULT, DohConnection, Target
+from .deadlines import DeadlineClock
+from .endpoint import LOOKUPS_MAX, Endpoint, OpenCarrier
+from .query_queue import Priority, Query
+from .response import DNS_MESSAGE, DohResponse, HttpResponse, TransportFailed
 
 if TYPE_CHECKING:
     import ssl

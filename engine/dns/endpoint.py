@@ -18,12 +18,12 @@ from urllib.parse import urlsplit
 
 import trio
 
-from mailprobe.engine.background import contained, log_fault
-from mailprobe.engine.dns.connection import CLOSED, FAULT, ConnectionEnd
-from mailprobe.engine.dns.deadlines import NEVER, DeadlineClock, Timer
-from mailprobe.engine.dns.messages import ROOT_QUESTION, is_success
-from mailprobe.engine.dns.pacing import QueryPace, read_refusal
-from mailprobe.engine.dns.query_queue import (
+from ..background import contained, log_fault
+from .connection import CLOSED, FAULT, ConnectionEnd
+from .deadlines import NEVER, DeadlineClock, Timer
+from .messages import ROOT_QUESTION, is_success
+from .pacing import QueryPace, read_refusal
+from .query_queue import (
     LATE_S,
     REVIEW_S,
     Priority,
@@ -31,7 +31,7 @@ from mailprobe.engine.dns.query_queue import (
     QueryPlan,
     QueryQueue,
 )
-from mailprobe.engine.dns.response import (
+from .response import (
     DNS_MESSAGE,
     DohResponse,
     HttpResponse,

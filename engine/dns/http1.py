@@ -2,7 +2,7 @@
 
 import re
 
-from mailprobe.engine.dns.response import (
+from .response import (
     DISCONNECTED,
     FIELDS_OCTETS_MAX,
     HttpResponse,

@@ -11,7 +11,7 @@ from typing import Generic
 
 import hpack
 
-from mailprobe.engine.dns.response import (
+from .response import (
     DISCONNECTED,
     FIELDS_OCTETS_MAX,
     HttpResponse,

@@ -20,7 +20,7 @@ from ipaddress import ip_address
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from mailprobe.engine.dns.fast_decoder import (
+from .fast_decoder import (
     FILTERED,
     UNSIGNED_NXDOMAIN,
     Records,

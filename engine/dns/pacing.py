@@ -10,7 +10,7 @@ the pace is free again. Pure: the caller passes the time.
 
 import re
 
-from mailprobe.engine.dns.response import HttpResponse, QueryRefused, TransportFailed
+from .response import HttpResponse, QueryRefused, TransportFailed
 
 RETRY_AFTER_S_MAX = 60.0  # a resolver that asks for more is asked again after this
 PAUSE_S = 0.25  # after the first refusal without Retry-After; a request has 1.5 s in all

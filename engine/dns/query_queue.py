@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
 
-from mailprobe.engine.dns.pacing import QueryPace
-from mailprobe.engine.dns.response import DohResponse, TransportFailed
+from .pacing import QueryPace
+from .response import DohResponse, TransportFailed
 
 LATE_S = 0.3  # a cached answer takes 20 ms, one that must be found about 100
 ZONE_LATE_MAX = 8  # more of one zone show that its name servers hang

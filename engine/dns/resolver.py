@@ -22,12 +22,12 @@ is ours.
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from mailprobe.engine.dns.deadlines import NEVER
-from mailprobe.engine.dns.doh import Transport
-from mailprobe.engine.dns.endpoint import CHECK_S, LOOKUP_S, TRY_S, Endpoint
-from mailprobe.engine.dns.messages import LookupFailed, is_success
-from mailprobe.engine.dns.query_queue import LATE_S, Priority, Query
-from mailprobe.engine.dns.response import DohResponse, NotProcessed, TransportFailed
+from .deadlines import NEVER
+from .doh import Transport
+from .endpoint import CHECK_S, LOOKUP_S, TRY_S, Endpoint
+from .messages import LookupFailed, is_success
+from .query_queue import LATE_S, Priority, Query
+from .response import DohResponse, NotProcessed, TransportFailed
 
 HEDGE_S = LATE_S
 # A list's query may wait for its turn: longer than 15,000 hung names ahead of it take, and

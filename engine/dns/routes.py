@@ -14,9 +14,13 @@ from typing import Any, Literal, TypeVar, cast
 
 import trio
 
-from mailprobe.engine.dns.doh import DohTransport, Transport, check_doh_url, open_transport
-from mailprobe.engine.dns.endpoint import ResolverState
-from mailprobe.engine.dns.messages import (
+from ..net.public_addresses import is_public
+from ..observer import NO_OBSERVER, Observer
+from ..settings import EngineSettings
+from ..shared_cache import SharedCache
+from .doh import DohTransport, Transport, check_doh_url, open_transport
+from .endpoint import ResolverState
+from .messages import (
     AddressAnswer,
     Addresses,
     LookupFailed,
@@ -31,20 +35,16 @@ from mailprobe.engine.dns.messages import (
     read_route,
     reverse_name,
 )
-from mailprobe.engine.dns.query_queue import Priority
-from mailprobe.engine.dns.resolver import Lookup, Read, Resolvers
-from mailprobe.engine.dns.shared_routes import SharedRoutes
-from mailprobe.engine.dns.single_flight import (
+from .query_queue import Priority
+from .resolver import Lookup, Read, Resolvers
+from .shared_routes import SharedRoutes
+from .single_flight import (
     FAILURE_KEPT_S,
     InFlightLookup,
     Interest,
     LookupHandle,
     SingleFlightCache,
 )
-from mailprobe.engine.net.public_addresses import is_public
-from mailprobe.engine.observer import NO_OBSERVER, Observer
-from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.shared_cache import SharedCache
 
 ADDRESSES_KEPT_MIN_S = 300.0
 ADDRESSES_KEPT_MAX_S = 6 * 3600.0

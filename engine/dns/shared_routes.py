@@ -10,7 +10,8 @@ from hashlib import sha256
 
 import msgspec
 
-from mailprobe.engine.dns.messages import (
+from ..shared_cache import Fact, SharedCache
+from .messages import (
     EXCHANGES_MAX,
     MailExchange,
     NoMail,
@@ -18,7 +19,6 @@ from mailprobe.engine.dns.messages import (
     RouteAnswer,
     encode_query,
 )
-from mailprobe.engine.shared_cache import Fact, SharedCache
 
 REASON_OCTETS_MAX = 200
 

@@ -12,11 +12,11 @@ from typing import Generic, Protocol, TypeVar, cast
 
 import trio
 
-from mailprobe.engine.dns.deadlines import NEVER, DeadlineClock
-from mailprobe.engine.dns.endpoint import LOOKUP_S
-from mailprobe.engine.dns.messages import LookupFailed
-from mailprobe.engine.dns.query_queue import Priority
-from mailprobe.engine.observer import NO_OBSERVER, Observer
+from ..observer import NO_OBSERVER, Observer
+from .deadlines import NEVER, DeadlineClock
+from .endpoint import LOOKUP_S
+from .messages import LookupFailed
+from .query_queue import Priority
 
 DOMAINS_MAX = 100_000  # kept, of domains and of exchanges each; about 1 KB apiece
 FAILURE_KEPT_S = 5.0

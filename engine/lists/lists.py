@@ -17,10 +17,10 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from mailprobe.engine.address import Address
-from mailprobe.engine.lists.typos import Typos, TypoTable
-from mailprobe.engine.own_lists import NO_OWN_LISTS, OwnLists, with_parents
-from mailprobe.engine.verdict import Signals
+from ..address import Address
+from ..own_lists import NO_OWN_LISTS, OwnLists, with_parents
+from ..verdict import Signals
+from .typos import Typos, TypoTable
 
 DATA = Path(__file__).parents[1] / "data"
 VERSION_FILE = "VERSION"

@@ -7,8 +7,8 @@ misspelt one: a wish not to be asked must not be overlooked.
 import difflib
 from pathlib import Path
 
-from mailprobe.engine.address import NotAnAddress, parse
-from mailprobe.engine.own_lists import OwnLists, OwnNames, address_key
+from ..address import NotAnAddress, parse
+from ..own_lists import OwnLists, OwnNames, address_key
 
 FILES = ("disposable.txt", "allow.txt", "never_ask.txt", "free.txt", "disposable_hosts.txt")
 FILE_OCTETS_MAX = 16 * 1024 * 1024  # some 600,000 addresses, which take 100 MB of memory

@@ -20,7 +20,7 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from mailprobe.engine.lists.lists import FILES, VERSION_FILE
+from .lists import FILES, VERSION_FILE
 
 FORMAT = 1  # another one would be read wrongly; a new file in a package is no new format
 MANIFEST = "manifest.json"

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mailprobe.engine.lists.lists import DATA, FILES, VERSION_FILE, version_of
+from .lists import DATA, FILES, VERSION_FILE, version_of
 
 FOLDER = "updated"
 LINK = "current"

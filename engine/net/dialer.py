@@ -11,15 +11,15 @@ from typing import Protocol
 
 import trio
 
-from mailprobe.engine.net.public_addresses import is_public, parse_ip
-from mailprobe.engine.net.socks5 import (
+from .public_addresses import is_public, parse_ip
+from .socks5 import (
     Proxy,
     ProxyFailed,
     UnclearFailure,
     check_proxy_url,
     connect_through,
 )
-from mailprobe.engine.net.tcp import CannotConnect, EgressFailed, connect
+from .tcp import CannotConnect, EgressFailed, connect
 
 
 class NotPublic(CannotConnect):

@@ -23,7 +23,7 @@ from typing import Protocol
 
 import trio
 
-from mailprobe.engine.background import log_fault, running_loops
+from ..background import log_fault, running_loops
 
 RECEIVE_OCTETS = 8192  # replies are short; a larger buffer costs more to allocate
 SERVED_MAX = 64  # channels served before other tasks run: 3 ms of work

@@ -6,8 +6,8 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 import trio
 
-from mailprobe.engine.net.public_addresses import numeric
-from mailprobe.engine.net.tcp import CannotConnect, connect
+from .public_addresses import numeric
+from .tcp import CannotConnect, connect
 
 # For the proxy's own part, so that another can be tried within a connect's second.
 HANDSHAKE_S = 0.6

@@ -14,7 +14,7 @@ from functools import cache
 
 import trio
 
-from mailprobe.engine.net.reactor import ByteChannel, OnOctets
+from .reactor import ByteChannel, OnOctets
 
 OP_LEGACY_SERVER_CONNECT = 0x4  # for servers before RFC 5746; in ssl since Python 3.12
 READ_OCTETS = 16 * 1024  # the largest TLS record

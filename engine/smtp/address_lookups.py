@@ -10,12 +10,12 @@ from typing import Literal
 
 import trio
 
-from mailprobe.engine.dns.messages import DNS_LAG_RULE, AddressAnswer, Addresses, LookupFailed
-from mailprobe.engine.dns.query_queue import Priority
-from mailprobe.engine.dns.routes import Routes
-from mailprobe.engine.dns.single_flight import Interest
-from mailprobe.engine.smtp.probe import EGRESS_FAMILY_RULE, Cause, Probe
-from mailprobe.engine.verdict import Outcome
+from ..dns.messages import DNS_LAG_RULE, AddressAnswer, Addresses, LookupFailed
+from ..dns.query_queue import Priority
+from ..dns.routes import Routes
+from ..dns.single_flight import Interest
+from ..verdict import Outcome
+from .probe import EGRESS_FAMILY_RULE, Cause, Probe
 
 EXCHANGE_S = 1.0  # for one exchange's look-up; a probe has three seconds in all
 

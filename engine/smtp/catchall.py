@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.random_names import Shape, random_local, shape_of
-from mailprobe.engine.smtp.throttle import NEVER, NO_SILENCE, Silence
-from mailprobe.engine.smtp.wire import SmtpReply
-from mailprobe.engine.verdict import Outcome
+from ..verdict import Outcome
+from .probe import Cause, Probe
+from .random_names import Shape, random_local, shape_of
+from .throttle import NEVER, NO_SILENCE, Silence
+from .wire import SmtpReply
 
 INCONCLUSIVE_S = 60.0  # long enough for one list, short enough to test again soon
 UNANSWERED_S = 240.0  # less than the time to a list's next pass: greylisting takes as long

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import trio
 
-from mailprobe.engine.net.reactor import GONE, LATE_GRACE_S, ByteChannel, OnOctets, StreamChannel
-from mailprobe.engine.net.tls import TlsChannel
-from mailprobe.engine.smtp.wire import (
+from ..net.reactor import GONE, LATE_GRACE_S, ByteChannel, OnOctets, StreamChannel
+from ..net.tls import TlsChannel
+from .wire import (
     QUIT,
     Command,
     CommandReply,

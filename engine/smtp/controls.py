@@ -24,14 +24,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
-from mailprobe.engine.smtp.limits import alike
-from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
-from mailprobe.engine.smtp.replies.text import TEXT_MAX
-from mailprobe.engine.smtp.throttle import NEVER
-from mailprobe.engine.smtp.wire import SmtpReply
-from mailprobe.engine.verdict import Outcome
+from ..verdict import Outcome
+from .catchall import Acceptance, DomainAcceptance
+from .limits import alike
+from .probe import Probe
+from .replies.rules import Meaning, ReplyMeaning
+from .replies.text import TEXT_MAX
+from .throttle import NEVER
+from .wire import SmtpReply
 
 RECORD_FIRST = 2  # refusals within COUNTED_S that change nothing at any host that we know
 HOUR_S = 3600.0

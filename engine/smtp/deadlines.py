@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
-from mailprobe.engine.background import log_fault
-from mailprobe.engine.fair_queue import FairQueue
-from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.smtp.list_places import ListPlaces
-from mailprobe.engine.smtp.patience import overall_s
-from mailprobe.engine.smtp.probe import Cause, Probe
+from ..background import log_fault
+from ..fair_queue import FairQueue
+from ..settings import EngineSettings
+from .list_places import ListPlaces
+from .patience import overall_s
+from .probe import Cause, Probe
 
 
 class Deadlines:

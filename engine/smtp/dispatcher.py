@@ -12,17 +12,18 @@ from typing import Any
 
 import trio
 
-from mailprobe.engine.background import contained_until, log_fault
-from mailprobe.engine.dns.messages import AddressAnswer, Addresses, MailExchange, NoAddress
-from mailprobe.engine.dns.routes import Routes
-from mailprobe.engine.egress import DEFAULT_NAME, Egress
-from mailprobe.engine.evidence import ConnectionAttempt
-from mailprobe.engine.net.dialer import Dial
-from mailprobe.engine.net.public_addresses import is_public
-from mailprobe.engine.net.reactor import ByteChannel, Reactor, StreamChannel
-from mailprobe.engine.observer import NO_OBSERVER, EngineStatistics, Observer
-from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.smtp.address_lookups import (
+from ..background import contained_until, log_fault
+from ..dns.messages import AddressAnswer, Addresses, MailExchange, NoAddress
+from ..dns.routes import Routes
+from ..egress import DEFAULT_NAME, Egress
+from ..evidence import ConnectionAttempt
+from ..net.dialer import Dial
+from ..net.public_addresses import is_public
+from ..net.reactor import ByteChannel, Reactor, StreamChannel
+from ..observer import NO_OBSERVER, EngineStatistics, Observer
+from ..settings import EngineSettings
+from ..verdict import LADDER, Outcome
+from .address_lookups import (
     LOOKUP_FAILED,
     LOOKUP_LAGGED,
     NEVER_TRIED,
@@ -31,35 +32,34 @@ from mailprobe.engine.smtp.address_lookups import (
     OTHER_FAMILY,
     AddressLookups,
 )
-from mailprobe.engine.smtp.catchall import RANDOM_UNANSWERED, DomainAcceptance, Domains
-from mailprobe.engine.smtp.connection_budget import ConnectionBudget, OwnBudget
-from mailprobe.engine.smtp.controls import (
+from .catchall import RANDOM_UNANSWERED, DomainAcceptance, Domains
+from .connection_budget import ConnectionBudget, OwnBudget
+from .controls import (
     CHANGED_RULE,
     CHANGED_S,
     UNCONFIRMED_RULE,
     SharedControls,
 )
-from mailprobe.engine.smtp.deadlines import ProbeAdmission
-from mailprobe.engine.smtp.host_memory import HostMemory
-from mailprobe.engine.smtp.leases.ledger import RefusalLedger
-from mailprobe.engine.smtp.leases.refusal_leases import RefusalLeases
-from mailprobe.engine.smtp.operators import MailOperators
-from mailprobe.engine.smtp.permits import Permits
-from mailprobe.engine.smtp.pool.catchall_tests import continue_test, refused_as_unknown
-from mailprobe.engine.smtp.pool.engine_shared_cache import EngineSharedCache
-from mailprobe.engine.smtp.pool.hedges import Hedges
-from mailprobe.engine.smtp.pool.host import HostFindings
-from mailprobe.engine.smtp.pool.host_shared_cache import HostSharedCache, egress_of
-from mailprobe.engine.smtp.pool.left_connections import LeftConnections
-from mailprobe.engine.smtp.pool.overview import resting_hosts, spent_budgets
-from mailprobe.engine.smtp.pool.pool import Pool
-from mailprobe.engine.smtp.pools import Pools
-from mailprobe.engine.smtp.probe import AWAITS_EGRESS, EGRESS_OUT_RULE, Cause, Probe, Relief
-from mailprobe.engine.smtp.replies.rules import Rules
-from mailprobe.engine.smtp.throttle import RestingHost
-from mailprobe.engine.smtp.tolerance.hosts import SpentBudget, Tolerances
-from mailprobe.engine.smtp.tolerance.limits import BAN_RULE
-from mailprobe.engine.verdict import LADDER, Outcome
+from .deadlines import ProbeAdmission
+from .host_memory import HostMemory
+from .leases.ledger import RefusalLedger
+from .leases.refusal_leases import RefusalLeases
+from .operators import MailOperators
+from .permits import Permits
+from .pool.catchall_tests import continue_test, refused_as_unknown
+from .pool.engine_shared_cache import EngineSharedCache
+from .pool.hedges import Hedges
+from .pool.host import HostFindings
+from .pool.host_shared_cache import HostSharedCache, egress_of
+from .pool.left_connections import LeftConnections
+from .pool.overview import resting_hosts, spent_budgets
+from .pool.pool import Pool
+from .pools import Pools
+from .probe import AWAITS_EGRESS, EGRESS_OUT_RULE, Cause, Probe, Relief
+from .replies.rules import Rules
+from .throttle import RestingHost
+from .tolerance.hosts import SpentBudget, Tolerances
+from .tolerance.limits import BAN_RULE
 
 UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
 OVERDUE = Cause(Outcome.TIMED_OUT, "clock.overall", "no answer by its deadline")

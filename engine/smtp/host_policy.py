@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 import trio
 
-from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.connection import SmtpConnection
-from mailprobe.engine.smtp.limits import RecipientLimits
-from mailprobe.engine.smtp.wire import (
+from . import wire
+from .connection import SmtpConnection
+from .limits import RecipientLimits
+from .wire import (
     CommandReply,
     ConnectionLost,
     ReadTimedOut,

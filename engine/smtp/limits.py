@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from mailprobe.engine.smtp.replies.text import TEXT_MAX, Names
+from .replies.text import TEXT_MAX, Names
 
 UNLIMITED = 100  # RFC 5321 4.5.3.1.8: every server must accept so many, and no more are sent
 FIRST_S = 60.0  # after a first observation; a restart or a burst of failures is over by then

@@ -7,7 +7,7 @@ account comes it does not take again until both have the same. A place of a pati
 be taken for a minute: beyond half of the places it leaves OTHERS_TIMES as many as others use.
 """
 
-from mailprobe.engine.smtp.probe import Probe
+from .probe import Probe
 
 KEPT = 40  # 50 of 2,000: a batch of 50 begins at once
 FREE_TIMES = 19

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mailprobe.engine.smtp.tolerance.limits import RefusalLimits
+from .tolerance.limits import RefusalLimits
 
 # What follows a brand in a host's first label: -com, -fr, -co-uk, -com-br
 BRAND_ENDING = re.compile(r"-(?:[a-z]{2,3}|com?-[a-z]{2})")

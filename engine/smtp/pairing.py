@@ -23,7 +23,7 @@ it proves nothing and contradicts nothing, and NOOP follows unless a later reply
 import re
 from collections.abc import Iterable
 
-from mailprobe.engine.smtp.wire import RemoteProtocolError, SmtpReply
+from .wire import RemoteProtocolError, SmtpReply
 
 HELD_S = 0.5  # a verdict is held no longer than this while more can be sent
 QUIET_S = 0.01  # a doubled reply follows at once; networks delay it by up to 10 ms

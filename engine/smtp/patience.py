@@ -5,7 +5,7 @@ the pause before a greeting (postscreen, 6 s), for callouts, and for tarpits (Ex
 So that a host is not burdened for it, it gets few connections.
 """
 
-from mailprobe.engine.settings import EngineSettings
+from ..settings import EngineSettings
 
 PATIENT_S = 60.0  # layer 4, all of it: eight refusals of a tarpit of 5 s, and a random address
 PATIENT_READ_S = 10.0  # a connect, a banner, each reply

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 import trio
 
-from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.smtp import patience
-from mailprobe.engine.smtp.connection_budget import ConnectionBudget
-from mailprobe.engine.smtp.pool.pool import Pool
-from mailprobe.engine.smtp.probe import Probe
+from ..settings import EngineSettings
+from . import patience
+from .connection_budget import ConnectionBudget
+from .pool.pool import Pool
+from .probe import Probe
 
 WAITS_REMEMBERED = 16  # of a pool: more are hardly over within one overall deadline
 

@@ -7,9 +7,9 @@ addresses rotate, so what it learned about the host survives.
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, ValuesView
 
-from mailprobe.engine.smtp.host_memory import HostMemory
-from mailprobe.engine.smtp.operators import MailOperators
-from mailprobe.engine.smtp.pool.pool import Pool
+from .host_memory import HostMemory
+from .operators import MailOperators
+from .pool.pool import Pool
 
 POOLS_MAX = 10_000  # hosts remembered; idle ones are removed first
 POOLS_SCANNED = 64  # pools visited at most, to find one to remove

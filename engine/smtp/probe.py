@@ -11,15 +11,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from mailprobe.engine.dns.messages import MailExchange
-from mailprobe.engine.evidence import (
+from ..dns.messages import MailExchange
+from ..evidence import (
     CONVERSATION_LINES_MAX,
     ConnectionAttempt,
     ConversationLine,
     shown,
 )
-from mailprobe.engine.smtp.tolerance.limits import Kind
-from mailprobe.engine.verdict import Outcome
+from ..verdict import Outcome
+from .tolerance.limits import Kind
 
 ADDRESSES_MAX = 5  # of exchanges, tried for one probe
 CONVERSATIONS_MAX = 2  # a greeting of 4xx or 5xx counts as one

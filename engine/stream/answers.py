@@ -6,9 +6,9 @@ from collections.abc import Callable
 import msgspec
 import trio
 
-from mailprobe.engine.evidence import Evidence
-from mailprobe.engine.reasons import VerdictCause, cause_by_result
-from mailprobe.engine.verdict import PASSING, Verdict
+from ..evidence import Evidence
+from ..reasons import VerdictCause, cause_by_result
+from ..verdict import PASSING, Verdict
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):

@@ -10,28 +10,28 @@ from pathlib import Path
 
 import trio
 
-from mailprobe.engine.background import contained, sole_exception
-from mailprobe.engine.dns.doh import DohTransport
-from mailprobe.engine.dns.routes import Routes, open_routes
-from mailprobe.engine.egress import ONE_EGRESS, Egress, EgressControl
-from mailprobe.engine.lists.lists import Lists, load_lists
-from mailprobe.engine.lists.updated_lists import current_folder
-from mailprobe.engine.net.dialer import Dial, Dialer
-from mailprobe.engine.observer import NO_OBSERVER, Observer
-from mailprobe.engine.pauses import CurrentPauses
-from mailprobe.engine.reasons import verdict_cause
-from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.shared_cache import SharedCache
-from mailprobe.engine.smtp.connection_budget import ConnectionBudget
-from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
-from mailprobe.engine.smtp.egress.control import LocalEgressControl
-from mailprobe.engine.smtp.egress.opening import open_dispatcher, open_egresses
-from mailprobe.engine.smtp.egress.router import EgressRouter
-from mailprobe.engine.smtp.leases.ledger import RefusalLedger
-from mailprobe.engine.smtp.operators import load_operators
-from mailprobe.engine.smtp.replies.rules import Rules, standard_rules
-from mailprobe.engine.stream.own_rules import OWN_RULES
-from mailprobe.engine.stream.submission_turns import SubmissionTurns
+from ..background import contained, sole_exception
+from ..dns.doh import DohTransport
+from ..dns.routes import Routes, open_routes
+from ..egress import ONE_EGRESS, Egress, EgressControl
+from ..lists.lists import Lists, load_lists
+from ..lists.updated_lists import current_folder
+from ..net.dialer import Dial, Dialer
+from ..observer import NO_OBSERVER, Observer
+from ..pauses import CurrentPauses
+from ..reasons import verdict_cause
+from ..settings import EngineSettings
+from ..shared_cache import SharedCache
+from ..smtp.connection_budget import ConnectionBudget
+from ..smtp.dispatcher import ProbeDispatcher
+from ..smtp.egress.control import LocalEgressControl
+from ..smtp.egress.opening import open_dispatcher, open_egresses
+from ..smtp.egress.router import EgressRouter
+from ..smtp.leases.ledger import RefusalLedger
+from ..smtp.operators import load_operators
+from ..smtp.replies.rules import Rules, standard_rules
+from .own_rules import OWN_RULES
+from .submission_turns import SubmissionTurns
 
 # What a reply needs is compiled as it is read. A command for a few addresses ends before this, and
 # saves the rest; a list or a service compiles that before a verdict of its first hosts is due.

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import trio
 
-from mailprobe.engine.observer import Observer
-from mailprobe.engine.smtp.operators import OTHERS
-from mailprobe.engine.smtp.probe import ProbeNotes
-from mailprobe.engine.stream.answers import Answer
-from mailprobe.engine.stream.engine import Engine
-from mailprobe.engine.stream.pipeline import (
+from ..observer import Observer
+from ..smtp.operators import OTHERS
+from ..smtp.probe import ProbeNotes
+from .answers import Answer
+from .engine import Engine
+from .pipeline import (
     NO_BOUNCES,
     Verification,
     read_pauses,

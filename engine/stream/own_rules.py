@@ -1,17 +1,17 @@
 """The rules of the engine itself, beside those of the table of replies."""
 
-from mailprobe.engine.dns.messages import DNS_LAG_RULE
-from mailprobe.engine.pauses import PAUSED_RULE
-from mailprobe.engine.smtp.catchall import RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED
-from mailprobe.engine.smtp.controls import CHANGED_RULE, UNCONFIRMED_RULE
-from mailprobe.engine.smtp.probe import (
+from ..dns.messages import DNS_LAG_RULE
+from ..pauses import PAUSED_RULE
+from ..smtp.catchall import RANDOM_ACCEPTED, RANDOM_UNANSWERED, RANDOM_UNASKED
+from ..smtp.controls import CHANGED_RULE, UNCONFIRMED_RULE
+from ..smtp.probe import (
     EGRESS_FAILED_RULE,
     EGRESS_FAMILY_RULE,
     EGRESS_OUT_RULE,
     NO_EGRESS_RULE,
 )
-from mailprobe.engine.smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, QUOTED, Step
-from mailprobe.engine.smtp.tolerance.limits import BAN_RULE, BUDGET_RULE
+from ..smtp.replies.rules import ACCEPTED, NOT_UNDERSTOOD, QUOTED, Step
+from ..smtp.tolerance.limits import BAN_RULE, BUDGET_RULE
 
 # The rules that are not rows of replies.toml.
 OWN_RULES: tuple[str, ...] = (

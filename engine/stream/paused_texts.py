@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import trio
 
-from mailprobe.engine.stream.engine import Engine
-from mailprobe.engine.stream.pipeline import Verification, read_pauses, read_route, read_text
-from mailprobe.engine.verdict import Outcome
+from ..verdict import Outcome
+from .engine import Engine
+from .pipeline import Verification, read_pauses, read_route, read_text
 
 
 async def paused_among(

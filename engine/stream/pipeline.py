@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import msgspec
 
-from mailprobe.engine.address import Address, NotAnAddress, parse
-from mailprobe.engine.dns.messages import (
+from ..address import Address, NotAnAddress, parse
+from ..dns.messages import (
     DNS_LAG_RULE,
     LookupFailed,
     MailExchange,
@@ -19,12 +19,12 @@ from mailprobe.engine.dns.messages import (
     Route,
     RouteAnswer,
 )
-from mailprobe.engine.evidence import CONVERSATION_LINES_MAX, ConnectionAttempt, Evidence, shown
-from mailprobe.engine.lists.lists import Lists
-from mailprobe.engine.pauses import PAUSED_RULE, CurrentPauses
-from mailprobe.engine.reasons import VerdictCause, verdict_cause
-from mailprobe.engine.smtp.probe import Probe, ProbeNotes
-from mailprobe.engine.verdict import NO_SIGNALS, Outcome, Signals, Verdict, judge
+from ..evidence import CONVERSATION_LINES_MAX, ConnectionAttempt, Evidence, shown
+from ..lists.lists import Lists
+from ..pauses import PAUSED_RULE, CurrentPauses
+from ..reasons import VerdictCause, verdict_cause
+from ..smtp.probe import Probe, ProbeNotes
+from ..verdict import NO_SIGNALS, Outcome, Signals, Verdict, judge
 
 NO_BOUNCES: Mapping[str, str] = {}
 

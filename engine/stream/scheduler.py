@@ -15,17 +15,18 @@ from typing import TypeGuard
 import msgspec
 import trio
 
-from mailprobe.engine.background import sole_exception
-from mailprobe.engine.dns.messages import MailExchange, Route, RouteAnswer
-from mailprobe.engine.observer import NO_OBSERVER
-from mailprobe.engine.pauses import PAUSED_RULE
-from mailprobe.engine.smtp.egress.router import EgressRouter
-from mailprobe.engine.smtp.patience import overall_s
-from mailprobe.engine.smtp.pool.pool import Pool
-from mailprobe.engine.smtp.probe import Probe, ProbeNotes
-from mailprobe.engine.stream.answers import Answer, Answers
-from mailprobe.engine.stream.engine import Engine
-from mailprobe.engine.stream.pipeline import (
+from ..background import sole_exception
+from ..dns.messages import MailExchange, Route, RouteAnswer
+from ..observer import NO_OBSERVER
+from ..pauses import PAUSED_RULE
+from ..smtp.egress.router import EgressRouter
+from ..smtp.patience import overall_s
+from ..smtp.pool.pool import Pool
+from ..smtp.probe import Probe, ProbeNotes
+from ..verdict import Outcome
+from .answers import Answer, Answers
+from .engine import Engine
+from .pipeline import (
     NO_BOUNCES,
     Verification,
     is_paused,
@@ -33,8 +34,7 @@ from mailprobe.engine.stream.pipeline import (
     read_route,
     read_text,
 )
-from mailprobe.engine.stream.submission_turns import SubmissionTurn
-from mailprobe.engine.verdict import Outcome
+from .submission_turns import SubmissionTurn
 
 OPEN_MAX = 20_000  # addresses submitted and not answered; enough to find work for every host
 UNREAD_MAX = 1_000  # answers that the reader has not taken

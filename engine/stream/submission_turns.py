@@ -18,7 +18,7 @@ from itertools import islice
 
 import trio
 
-from mailprobe.engine.fair_queue import FairQueue
+from ..fair_queue import FairQueue
 
 ACTIVE_S = 1.0  # an account is active for this long after it submitted
 BUSY_MAX = 0.7  # share of the time that this thread computes while accounts share it

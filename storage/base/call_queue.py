@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-from mailprobe.storage.contract import OutcomeUnknown, StoreUnavailable
+from ..contract import OutcomeUnknown, StoreUnavailable
 
 log = logging.getLogger("mailprobe.store")
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 
-from mailprobe.storage.contract import ANSWER_OCTETS_MAX, WINDOW
-from mailprobe.storage.records import Account, Answered, JobState
+from ..contract import ANSWER_OCTETS_MAX, WINDOW
+from ..records import Account, Answered, JobState
 
 CHANGEABLE = {field.name for field in fields(Account)} - {"id", "created_at"}
 

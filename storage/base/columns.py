@@ -5,7 +5,7 @@ from dataclasses import fields
 from datetime import datetime, timedelta
 from typing import Any
 
-from mailprobe.storage.records import (
+from ..records import (
     EPOCH,
     Account,
     Attempt,

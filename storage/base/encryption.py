@@ -12,7 +12,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from mailprobe.storage.contract import StoreBroken
+from ..contract import StoreBroken
 
 KEY_OCTETS = 32  # AES-256
 # The check value of the key, which every start compares: a known text that the database keeps encrypted.

@@ -6,7 +6,7 @@ Shared, so that every store uses the same boundaries.
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 
-from mailprobe.storage.records import Account
+from ..records import Account
 
 
 def day_of(at: datetime) -> date:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.database import Database
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read, write
+from ..base.columns import instant, micros
+from ..database import Database
+from ..store_part import StorePart
+from ..transaction import read, write
 
 CONVERSATIONS_KEPT = timedelta(hours=24)
 ANSWERS_MAX = 20_000  # of an account

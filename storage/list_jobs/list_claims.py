@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.base.lease_holders import is_gone
-from mailprobe.storage.database import Database, Row
-from mailprobe.storage.list_jobs import list_lines, list_waits
-from mailprobe.storage.list_jobs.list_lines import ListKey
-from mailprobe.storage.list_jobs.lists import COLUMNS, OF_ACCOUNTS, list_of
-from mailprobe.storage.list_records import ListChunk, ListClaim, ListShare
+from ..base.columns import instant, micros
+from ..base.lease_holders import is_gone
+from ..database import Database, Row
+from ..list_records import ListChunk, ListClaim, ListShare
+from . import list_lines, list_waits
+from .list_lines import ListKey
+from .lists import COLUMNS, OF_ACCOUNTS, list_of
 
 # Chunks that are read for each that is wanted, of all running lists together: other workers may
 # hold the first, and an account with one list may get all.

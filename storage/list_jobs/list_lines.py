@@ -8,8 +8,8 @@ and lock every one, which exhausts its lock table after some hundred days.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mailprobe.storage.database import Database
-from mailprobe.storage.list_records import ListChunk
+from ..database import Database
+from ..list_records import ListChunk
 
 ROWS_PART = 0  # of a chunk; those of its results follow
 CHUNKS_READ_MAX = 50  # in one call: some 10,000 rows

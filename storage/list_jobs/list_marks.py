@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.database import Database
-from mailprobe.storage.list_records import ChunkPart
+from ..base.columns import micros
+from ..database import Database
+from ..list_records import ChunkPart
 
 NUMBER = "(SELECT number FROM lists WHERE id = :id)"
 UNANSWERED = "."

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from mailprobe.storage.database import Database
-from mailprobe.storage.list_jobs import list_lines, list_marks, list_waits
-from mailprobe.storage.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
-from mailprobe.storage.list_jobs.lists import HAS_DUE, HELD, make_last_due
-from mailprobe.storage.list_records import ChunkPart
+from ..database import Database
+from ..list_records import ChunkPart
+from . import list_lines, list_marks, list_waits
+from .list_lines import ROWS_PART, LinesPart, ListKey
+from .lists import HAS_DUE, HELD, make_last_due
 
 FIRST_PART = ROWS_PART + 1  # of a chunk's results
 

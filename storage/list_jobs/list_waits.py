@@ -9,10 +9,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.database import Database
-from mailprobe.storage.list_records import HostWait, ListWaits
+from ..base.columns import instant, micros
+from ..contract import LISTED_MAX
+from ..database import Database
+from ..list_records import HostWait, ListWaits
 
 WAITING_HOSTS_MAX = 10  # of a list: those at which most wait
 NUMBER = "(SELECT number FROM lists WHERE id = :id)"

@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailprobe.storage import audit
-from mailprobe.storage.audit import Act
-from mailprobe.storage.base.checks import at_most, paced_until
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.base.columns import is_test as is_test_of
-from mailprobe.storage.base.lease_holders import is_gone
-from mailprobe.storage.base.periods import day_start
-from mailprobe.storage.commands import EncryptedFirst
-from mailprobe.storage.contract import (
+from .. import audit
+from ..audit import Act
+from ..base.checks import at_most, paced_until
+from ..base.columns import instant, micros
+from ..base.columns import is_test as is_test_of
+from ..base.lease_holders import is_gone
+from ..base.periods import day_start
+from ..commands import EncryptedFirst
+from ..contract import (
     LISTED_MAX,
     WINDOW,
     IdempotencyInProgress,
@@ -21,10 +21,8 @@ from mailprobe.storage.contract import (
     ListRateExceeded,
     ListRoomExceeded,
 )
-from mailprobe.storage.database import Database, Row, Values
-from mailprobe.storage.list_jobs import conversations, list_lines, list_waits
-from mailprobe.storage.list_jobs.list_lines import ROWS_PART, LinesPart, ListKey
-from mailprobe.storage.list_records import (
+from ..database import Database, Row, Values
+from ..list_records import (
     ENDED,
     KEY_REVOKED,
     LAST_PLACE,
@@ -37,7 +35,9 @@ from mailprobe.storage.list_records import (
     LoadedList,
     StoredList,
 )
-from mailprobe.storage.records import Actor, Caller
+from ..records import Actor, Caller
+from . import conversations, list_lines, list_waits
+from .list_lines import ROWS_PART, LinesPart, ListKey
 
 IS_TEST = is_test_of("lists")
 COLUMNS = (

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.database import Database
-from mailprobe.storage.list_jobs.list_claims import first_chunks
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read
+from ..base.columns import instant, micros
+from ..database import Database
+from ..store_part import StorePart
+from ..transaction import read
+from .list_claims import first_chunks
 
 QueueName = Literal["lists", "jobs", "callbacks", "alert", "meter"]  # of lists, their chunks
 COUNTED_MAX = 10_000  # rows that are read of a queue: some 10 ms; more are not counted

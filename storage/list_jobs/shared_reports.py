@@ -6,10 +6,10 @@ The store keeps the hash of what opens a link, so that a copy of it opens none.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.database import Database
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read, write
+from ..base.columns import instant, micros
+from ..database import Database
+from ..store_part import StorePart
+from ..transaction import read, write
 
 REPORTS_MAX = 20  # of a list, that have not ended
 

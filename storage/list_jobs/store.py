@@ -5,20 +5,32 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
-from mailprobe.storage.base.lease_holders import own_holder
-from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.list_jobs import list_claims
-from mailprobe.storage.list_jobs.list_claims import ClaimRequest
-from mailprobe.storage.list_jobs.list_lines import (
+from ..base.lease_holders import own_holder
+from ..contract import StoreUnavailable
+from ..list_records import (
+    ListBounds,
+    ListClaim,
+    ListOrder,
+    ListShare,
+    ListState,
+    LoadedList,
+    StoredList,
+)
+from ..records import SERVICE, Actor, Answered, Caller, IdempotencyRecord
+from ..store_part import StorePart, list_context, with_secret
+from ..transaction import read, write
+from . import list_claims
+from .list_claims import ClaimRequest
+from .list_lines import (
     find_places,
     read_chunks,
     read_places,
     read_results,
 )
-from mailprobe.storage.list_jobs.list_marks import keep_marks, note_wait, read_marks
-from mailprobe.storage.list_jobs.list_results import record_part
-from mailprobe.storage.list_jobs.list_waits import read_waits
-from mailprobe.storage.list_jobs.lists import (
+from .list_marks import keep_marks, note_wait, read_marks
+from .list_results import record_part
+from .list_waits import read_waits
+from .lists import (
     PassStep,
     add_chunks,
     begin_pass_from,
@@ -32,18 +44,6 @@ from mailprobe.storage.list_jobs.lists import (
     set_list_mail,
     stored_list,
 )
-from mailprobe.storage.list_records import (
-    ListBounds,
-    ListClaim,
-    ListOrder,
-    ListShare,
-    ListState,
-    LoadedList,
-    StoredList,
-)
-from mailprobe.storage.records import SERVICE, Actor, Answered, Caller, IdempotencyRecord
-from mailprobe.storage.store_part import StorePart, list_context, with_secret
-from mailprobe.storage.transaction import read, write
 
 
 class ListStore(StorePart):

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailprobe.storage.contract import DatabaseInUse, StoreBroken
-from mailprobe.storage.migrate.source import MigrationSource, open_source
-from mailprobe.storage.migrate.tables import TablePlan, planned
-from mailprobe.storage.migrate.target import MigrationProgress, MigrationTarget, open_target
+from ..contract import DatabaseInUse, StoreBroken
+from .source import MigrationSource, open_source
+from .tables import TablePlan, planned
+from .target import MigrationProgress, MigrationTarget, open_target
 
 __all__ = ["DatabaseInUse", "Move", "Moved", "open_move"]
 

@@ -8,18 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mailprobe.storage.base.encryption import Cipher, key_path
-from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.database import Row
-from mailprobe.storage.migrate.tables import TablePlan
-from mailprobe.storage.sqlite.file import connect_to_read, unserved
-from mailprobe.storage.sqlite.secret_key import (
+from ..base.encryption import Cipher, key_path
+from ..contract import StoreBroken
+from ..database import Row
+from ..sqlite.file import connect_to_read, unserved
+from ..sqlite.secret_key import (
     OF_SETTING,
     check_key,
     encrypted_values,
     read_key_file,
     wrong_key_error,
 )
+from .tables import TablePlan
 
 BATCH_ROWS = 20_000  # about 0.1 s of work, so that an interruption takes effect soon
 BATCH_OCTETS = 8 * 1024 * 1024  # of texts and payloads; long ones reach it before BATCH_ROWS

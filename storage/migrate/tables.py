@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from mailprobe.storage.contract import StoreBroken
+from ..contract import StoreBroken
 
 # Whole numbers are summed modulo this: sums of 4 thousand million rows fit in 64 bits.
 CHECKED = 2**31 - 1

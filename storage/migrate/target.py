@@ -15,19 +15,19 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import sql
 
-from mailprobe.storage.base.columns import instant
-from mailprobe.storage.base.encryption import Cipher
-from mailprobe.storage.base.periods import day_of
-from mailprobe.storage.contract import DatabaseInUse, StoreBroken
-from mailprobe.storage.migrate.tables import TABLES, TablePlan
-from mailprobe.storage.postgres.driver.partitions import LINES, USAGE, Partitions
-from mailprobe.storage.postgres.driver.schema import MOVING, prepare
-from mailprobe.storage.postgres.driver.server import (
+from ..base.columns import instant
+from ..base.encryption import Cipher
+from ..base.periods import day_of
+from ..contract import DatabaseInUse, StoreBroken
+from ..postgres.driver.partitions import LINES, USAGE, Partitions
+from ..postgres.driver.schema import MOVING, prepare
+from ..postgres.driver.server import (
     SCHEMA,
     PostgresServer,
     TransactionConnection,
     is_server_failure,
 )
+from .tables import TABLES, TablePlan
 
 T = TypeVar("T")
 

@@ -8,11 +8,11 @@ asking for a known one, so that nobody learns who has an account.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.database import Database
-from mailprobe.storage.people.people import folded
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read, write
+from ..base.columns import instant, micros
+from ..database import Database
+from ..store_part import StorePart
+from ..transaction import read, write
+from .people import folded
 
 LINKS_KEPT = timedelta(minutes=15)
 INVITATIONS_KEPT = timedelta(days=3)

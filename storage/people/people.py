@@ -12,14 +12,14 @@ from datetime import datetime
 from typing import Literal
 from uuid import uuid4
 
-from mailprobe.storage import audit
-from mailprobe.storage.audit import Act
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.database import Database, NotUnique, Row
-from mailprobe.storage.list_jobs import lists
-from mailprobe.storage.records import SERVICE, Actor
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read, write
+from .. import audit
+from ..audit import Act
+from ..base.columns import instant, micros
+from ..database import Database, NotUnique, Row
+from ..list_jobs import lists
+from ..records import SERVICE, Actor
+from ..store_part import StorePart
+from ..transaction import read, write
 
 Role = Literal["owner", "member", "viewer"]
 PEOPLE_MAX = 100  # of an account: one page shows them

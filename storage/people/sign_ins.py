@@ -7,9 +7,9 @@ version, which kept no list of them, stay good.
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailprobe.storage import audit
-from mailprobe.storage.audit import Act
-from mailprobe.storage.base.columns import (
+from .. import audit
+from ..audit import Act
+from ..base.columns import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
     KEY_COLUMNS,
@@ -18,12 +18,12 @@ from mailprobe.storage.base.columns import (
     key_of,
     micros,
 )
-from mailprobe.storage.database import Database
-from mailprobe.storage.people import people
-from mailprobe.storage.people.people import Person
-from mailprobe.storage.records import Actor, Caller
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.transaction import read, write
+from ..database import Database
+from ..records import Actor, Caller
+from ..store_part import StorePart
+from ..transaction import read, write
+from . import people
+from .people import Person
 
 SIGN_INS_MAX = 100  # of an account; the oldest ends
 SEEN_EVERY = timedelta(minutes=5)  # a sign-in in use is written so often

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from mailprobe.storage.accounts import new_key
-from mailprobe.storage.base.checks import next_key_at
-from mailprobe.storage.base.columns import (
+from ..accounts import new_key
+from ..base.checks import next_key_at
+from ..base.columns import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
     KEY_COLUMNS,
@@ -15,11 +15,11 @@ from mailprobe.storage.base.columns import (
     micros,
     origins_column,
 )
-from mailprobe.storage.commands import CreateKey
-from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
-from mailprobe.storage.postgres.driver.batch_executor import Raised
-from mailprobe.storage.postgres.driver.server import TransactionConnection
-from mailprobe.storage.records import Caller, KeyKind
+from ..commands import CreateKey
+from ..contract import WINDOW, KeyCreationTooFast, KeyLimitReached
+from ..records import Caller, KeyKind
+from .driver.batch_executor import Raised
+from .driver.server import TransactionConnection
 
 CALLERS = (
     f"SELECT keys.sha256, keys.number, {ACCOUNT_COLUMNS}, {KEY_COLUMNS}"

@@ -10,19 +10,19 @@ from typing import TypeVar
 
 from psycopg import errors
 
-from mailprobe.storage.base.columns import instant
-from mailprobe.storage.base.periods import day_of
-from mailprobe.storage.database import NotUnique, Row, Values
-from mailprobe.storage.postgres import accounts
-from mailprobe.storage.postgres.driver.partitions import (
+from ..base.columns import instant
+from ..base.periods import day_of
+from ..database import NotUnique, Row, Values
+from ..records import Caller
+from . import accounts
+from .driver.partitions import (
     LINES,
     USAGE,
     check_partitions,
     first_instant_of,
     listed,
 )
-from mailprobe.storage.postgres.driver.server import TransactionConnection
-from mailprobe.storage.records import Caller
+from .driver.server import TransactionConnection
 
 C = TypeVar("C")
 R = TypeVar("R")

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.base.lease_holders import is_gone
-from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
-from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
-from mailprobe.storage.postgres.driver.batch_executor import Raised
-from mailprobe.storage.postgres.driver.server import TransactionConnection, Writes
-from mailprobe.storage.records import MARKS, IdempotencyRecord
+from ..base.columns import instant, micros
+from ..base.lease_holders import is_gone
+from ..commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
+from ..contract import IdempotencyInProgress, IdempotencyKeyReused
+from ..records import MARKS, IdempotencyRecord
+from .driver.batch_executor import Raised
+from .driver.server import TransactionConnection, Writes
 
 STANDING = (
     "SELECT idempotency_records.account, idempotency_records.key, body_sha256, answer, holder"

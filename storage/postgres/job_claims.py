@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from mailprobe.storage.base.claim_order import (
+from ..base.claim_order import (
     FAILING_AFTER,
     HANGING_EACH_MAX,
     HANGS_AFTER,
@@ -18,13 +18,13 @@ from mailprobe.storage.base.claim_order import (
     Partition,
     claim_in_turn,
 )
-from mailprobe.storage.base.columns import JOB_COLUMNS, job_of, micros
-from mailprobe.storage.commands import ClaimJobs
-from mailprobe.storage.database import Row
-from mailprobe.storage.jobs import HOST_OF
-from mailprobe.storage.postgres.accounts import callers_of_keys
-from mailprobe.storage.postgres.driver.server import TransactionConnection
-from mailprobe.storage.records import Claim, JobState, Work
+from ..base.columns import JOB_COLUMNS, job_of, micros
+from ..commands import ClaimJobs
+from ..database import Row
+from ..jobs import HOST_OF
+from ..records import Claim, JobState, Work
+from .accounts import callers_of_keys
+from .driver.server import TransactionConnection
 
 CLAIMING_LOCK = 0x6D70_6A62  # "mpjb": the first of two numbers of the lock
 NUMBER_OF: dict[Work, int] = {"verify": 1, "deliver": 2}

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.commands import AbandonJob, JobAttempted, JobVerified, Outcome, PostponeJob
-from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.postgres.driver.server import TransactionConnection
-from mailprobe.storage.records import Attempt, JobState, state_with_result
+from ..base.columns import micros
+from ..commands import AbandonJob, JobAttempted, JobVerified, Outcome, PostponeJob
+from ..contract import LISTED_MAX
+from ..records import Attempt, JobState, state_with_result
+from .driver.server import TransactionConnection
 
 HOLD = (
     "SELECT id, number, account, host, state, tries, fence FROM jobs"

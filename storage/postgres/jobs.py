@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from mailprobe.storage.base.columns import NEW_JOB_COLUMNS, micros
-from mailprobe.storage.commands import ResendJob
-from mailprobe.storage.database import Row
-from mailprobe.storage.jobs import find_job
-from mailprobe.storage.postgres.database import PostgresDatabase
-from mailprobe.storage.postgres.driver.server import TransactionConnection
-from mailprobe.storage.records import Job
+from ..base.columns import NEW_JOB_COLUMNS, micros
+from ..commands import ResendJob
+from ..database import Row
+from ..jobs import find_job
+from ..records import Job
+from .database import PostgresDatabase
+from .driver.server import TransactionConnection
 
 
 def kept_of(db: TransactionConnection, ids: Sequence[str]) -> set[str]:

@@ -10,13 +10,13 @@ from datetime import datetime
 from functools import cache
 from zlib import crc32
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.base.lease_allocation import GONE_S, Lease, allocate
-from mailprobe.storage.base.lease_holders import is_gone
-from mailprobe.storage.commands import LeaseConnections
-from mailprobe.storage.leases import lease_of
-from mailprobe.storage.postgres.driver.process_lock import ProcessLock, ended_sessions
-from mailprobe.storage.postgres.driver.server import NOW, TransactionConnection
+from ..base.columns import micros
+from ..base.lease_allocation import GONE_S, Lease, allocate
+from ..base.lease_holders import is_gone
+from ..commands import LeaseConnections
+from ..leases import lease_of
+from .driver.process_lock import ProcessLock, ended_sessions
+from .driver.server import NOW, TransactionConnection
 
 LEASING_LOCK = 0x6D70_7374  # "mpst": the first of two numbers of the lock
 BUCKETS = 1024  # bounds one call's locks in the server's shared lock table

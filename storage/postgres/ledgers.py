@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.base.periods import month_of, period_bounds, period_start_of
-from mailprobe.storage.commands import ReadLedger
-from mailprobe.storage.database import Row
-from mailprobe.storage.postgres import rate_window as windows
-from mailprobe.storage.postgres.driver.server import NOW, TransactionConnection, Writes
-from mailprobe.storage.postgres.rate_window import Held, PostgresWindow
-from mailprobe.storage.records import Account, Ledger, Tier, UsageRow, Window
+from ..base.columns import instant, micros
+from ..base.periods import month_of, period_bounds, period_start_of
+from ..commands import ReadLedger
+from ..database import Row
+from ..records import Account, Ledger, Tier, UsageRow, Window
+from . import rate_window as windows
+from .driver.server import NOW, TransactionConnection, Writes
+from .rate_window import Held, PostgresWindow
 
 R = TypeVar("R")
 

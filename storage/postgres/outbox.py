@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.commands import EnqueueMessage
-from mailprobe.storage.contract import METER_REST_S, METER_SLOT_S
-from mailprobe.storage.postgres.driver.server import TransactionConnection, Writes
+from ..base.columns import micros
+from ..commands import EnqueueMessage
+from ..contract import METER_REST_S, METER_SLOT_S
+from .driver.server import TransactionConnection, Writes
 
 
 def post(

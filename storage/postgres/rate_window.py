@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from mailprobe.storage.base.columns import instant
-from mailprobe.storage.contract import WINDOW
-from mailprobe.storage.postgres.driver.server import TransactionConnection, Writes
-from mailprobe.storage.records import Window
+from ..base.columns import instant
+from ..contract import WINDOW
+from ..records import Window
+from .driver.server import TransactionConnection, Writes
 
 WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
 STALE_MICROS = 1_000_000  # rows older than the window are deleted together, once a second

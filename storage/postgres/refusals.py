@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.commands import LogRefusal
-from mailprobe.storage.contract import REFUSALS_SINGLE_MAX
-from mailprobe.storage.postgres.driver.server import TransactionConnection
-from mailprobe.storage.postgres.ledgers import LedgerCaller
+from ..base.columns import micros
+from ..commands import LogRefusal
+from ..contract import REFUSALS_SINGLE_MAX
+from .driver.server import TransactionConnection
+from .ledgers import LedgerCaller
 
 SLOTS = (
     "SELECT key, failed_check, max(place) FROM refusals WHERE minute = %s"

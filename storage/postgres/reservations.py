@@ -7,11 +7,11 @@ from uuid import UUID
 
 from psycopg import Cursor
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.commands import Extend, Settle
-from mailprobe.storage.postgres.driver.server import TransactionConnection, Writes
-from mailprobe.storage.postgres.ledgers import MOMENT
-from mailprobe.storage.records import Reservation, units_of
+from ..base.columns import micros
+from ..commands import Extend, Settle
+from ..records import Reservation, units_of
+from .driver.server import TransactionConnection, Writes
+from .ledgers import MOMENT
 
 # Settles each part once, at the batch's instant. Used units are no longer reserved; an ended
 # reservation is deleted.

@@ -7,10 +7,13 @@ from datetime import date, datetime, timedelta
 from typing import get_args
 from uuid import UUID
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.base.periods import day_of, kept_since
-from mailprobe.storage.postgres import rate_window
-from mailprobe.storage.postgres.driver.partitions import (
+from ..base.columns import micros
+from ..base.periods import day_of, kept_since
+from ..records import Tier
+from ..upkeep.retention import RECLAIMED as SHARED
+from ..upkeep.retention import Part
+from . import rate_window
+from .driver.partitions import (
     LINES,
     USAGE,
     Day,
@@ -18,10 +21,7 @@ from mailprobe.storage.postgres.driver.partitions import (
     first_instant_of,
     listed,
 )
-from mailprobe.storage.postgres.driver.server import UPKEEP_MS, TransactionConnection
-from mailprobe.storage.records import Tier
-from mailprobe.storage.upkeep.retention import RECLAIMED as SHARED
-from mailprobe.storage.upkeep.retention import Part
+from .driver.server import UPKEEP_MS, TransactionConnection
 
 FIRST: Part = UUID(int=0), -1  # before every settlement
 # All requests wait as long, each minute of a backup in which a day is past. Without a reader the

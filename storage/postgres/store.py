@@ -15,27 +15,27 @@ from typing import Any, ParamSpec, TypeVar
 
 import trio
 
-from mailprobe.storage import commands
-from mailprobe.storage.base.call_queue import ANSWER_S
-from mailprobe.storage.base.encryption import Cipher
-from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.contract import StoreBroken, StoreSize, StoreUnavailable
-from mailprobe.storage.postgres import job_claims, jobs, leases, ledgers, retention, usage
-from mailprobe.storage.postgres.database import PostgresDatabase
-from mailprobe.storage.postgres.driver.batch_executor import Work
-from mailprobe.storage.postgres.driver.database_thread import ThreadPool
-from mailprobe.storage.postgres.driver.partitions import Partitions
-from mailprobe.storage.postgres.driver.process_lock import ProcessLock
-from mailprobe.storage.postgres.driver.schema import prepare
-from mailprobe.storage.postgres.driver.server import (
+from .. import commands
+from ..base.call_queue import ANSWER_S
+from ..base.encryption import Cipher
+from ..commands import StoreCommand
+from ..contract import StoreBroken, StoreSize, StoreUnavailable
+from ..store import Store
+from ..transaction import Function
+from ..upkeep import retention as shared_retention
+from . import job_claims, jobs, leases, ledgers, retention, usage
+from .database import PostgresDatabase
+from .driver.batch_executor import Work
+from .driver.database_thread import ThreadPool
+from .driver.partitions import Partitions
+from .driver.process_lock import ProcessLock
+from .driver.schema import prepare
+from .driver.server import (
     UPKEEP_MS,
     PostgresServer,
     TransactionConnection,
 )
-from mailprobe.storage.postgres.work import Act, Callers, Reads, SingleWrites
-from mailprobe.storage.store import Store
-from mailprobe.storage.transaction import Function
-from mailprobe.storage.upkeep import retention as shared_retention
+from .work import Act, Callers, Reads, SingleWrites
 
 P = ParamSpec("P")
 R = TypeVar("R")

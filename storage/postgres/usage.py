@@ -13,10 +13,10 @@ from typing import Any, TypeVar, get_args, get_origin
 
 import psycopg
 
-from mailprobe.storage import audit
-from mailprobe.storage.accounts import creation_of
-from mailprobe.storage.base.columns import instant, micros, new_job_values
-from mailprobe.storage.commands import (
+from .. import audit
+from ..accounts import creation_of
+from ..base.columns import instant, micros, new_job_values
+from ..commands import (
     AbandonJob,
     AccountCommand,
     BatchCommand,
@@ -35,19 +35,19 @@ from mailprobe.storage.commands import (
     Settle,
     Spend,
 )
-from mailprobe.storage.contract import IdempotencyInProgress
-from mailprobe.storage.list_jobs import list_results
-from mailprobe.storage.postgres import accounts, jobs, ledgers, refusals, reservations
-from mailprobe.storage.postgres import idempotency as idempotency_records
-from mailprobe.storage.postgres import job_outcomes as outcomes
-from mailprobe.storage.postgres import outbox as messages
-from mailprobe.storage.postgres import rate_window as windows
-from mailprobe.storage.postgres import usage_log as usage
-from mailprobe.storage.postgres.database import PostgresDatabase
-from mailprobe.storage.postgres.driver.batch_executor import Raised
-from mailprobe.storage.postgres.driver.server import TransactionConnection, Writes
-from mailprobe.storage.postgres.ledgers import LedgerCaller
-from mailprobe.storage.records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
+from ..contract import IdempotencyInProgress
+from ..list_jobs import list_results
+from ..records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
+from . import accounts, jobs, ledgers, refusals, reservations
+from . import idempotency as idempotency_records
+from . import job_outcomes as outcomes
+from . import outbox as messages
+from . import rate_window as windows
+from . import usage_log as usage
+from .database import PostgresDatabase
+from .driver.batch_executor import Raised
+from .driver.server import TransactionConnection, Writes
+from .ledgers import LedgerCaller
 
 T = TypeVar("T", EnqueueMessage, BeginIdempotent, FinishIdempotent, CreateKey)
 Used = tuple[LedgerCaller, Sequence[UsageRow], bool]  # True: also count for the billing meter

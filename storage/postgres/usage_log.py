@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from mailprobe.storage.base.columns import micros, usage_values
-from mailprobe.storage.base.periods import day_of, month_of, period_start_of
-from mailprobe.storage.postgres.driver.partitions import USAGE, check_partitions
-from mailprobe.storage.postgres.driver.server import TransactionConnection, Writes
-from mailprobe.storage.postgres.ledgers import LedgerCaller
-from mailprobe.storage.records import DAY_LIGHTS, DayLight, UsageRow
+from ..base.columns import micros, usage_values
+from ..base.periods import day_of, month_of, period_start_of
+from ..records import DAY_LIGHTS, DayLight, UsageRow
+from .driver.partitions import USAGE, check_partitions
+from .driver.server import TransactionConnection, Writes
+from .ledgers import LedgerCaller
 
 LOG = (
     "INSERT INTO usage (account, key, at, operation, status, failed_check, units, billable,"

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mailprobe.storage.commands import FindCaller
-from mailprobe.storage.postgres.accounts import callers
-from mailprobe.storage.postgres.driver.server import TransactionConnection
+from ..commands import FindCaller
+from .accounts import callers
+from .driver.server import TransactionConnection
 
 Act = Callable[[TransactionConnection], object]
 CALLERS_MAX = 500  # key hashes looked up with one query

@@ -4,15 +4,15 @@ import sqlite3
 from datetime import datetime
 from functools import lru_cache
 
-from mailprobe.storage.base.columns import (
+from ..base.columns import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
     KEY_COLUMNS,
     account_of,
     key_of,
 )
-from mailprobe.storage.commands import FindCaller
-from mailprobe.storage.records import Caller
+from ..commands import FindCaller
+from ..records import Caller
 
 DB = sqlite3.Connection
 CALLERS_MAX = 4096  # 1.5 KB per entry

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.sqlite import backup_trailer
-from mailprobe.storage.sqlite.backup_trailer import APPLICATION_ID, BACKUP_ID
-from mailprobe.storage.sqlite.file import (
+from ..contract import StoreBroken
+from . import backup_trailer
+from .backup_trailer import APPLICATION_ID, BACKUP_ID
+from .file import (
     BACKUP,
     BROKEN,
     code_of,
@@ -29,7 +29,7 @@ from mailprobe.storage.sqlite.file import (
     schema_state,
     unserved,
 )
-from mailprobe.storage.sqlite.secret_key import (
+from .secret_key import (
     check_key,
     is_encrypted,
     missing_error,

@@ -10,7 +10,7 @@ import os
 import re
 from pathlib import Path
 
-from mailprobe.storage.contract import StoreBroken
+from ..contract import StoreBroken
 
 # "MPRB" and "MPRO", at octet 68 of the file (https://sqlite.org/fileformat2.html). They differ in
 # three bits of one octet, which is written at once.

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
 
-from mailprobe.storage.base.claim_order import Partition
-from mailprobe.storage.database import NotUnique, Row, Values
-from mailprobe.storage.records import Caller
-from mailprobe.storage.sqlite import accounts, job_partitions
+from ..base.claim_order import Partition
+from ..database import NotUnique, Row, Values
+from ..records import Caller
+from . import accounts, job_partitions
 
 ALWAYS = 2**63 - 1  # after every instant
 C = TypeVar("C")

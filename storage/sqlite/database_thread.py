@@ -17,8 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from mailprobe.storage.base.call_queue import WAITING_MAX, CallQueue, PendingCall, log
-from mailprobe.storage.sqlite.file import (
+from ..base.call_queue import WAITING_MAX, CallQueue, PendingCall, log
+from .file import (
     READER_CACHE_KIB,
     RETRY_S,
     WRITER_CACHE_KIB,

@@ -19,16 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mailprobe.release import version as program_version
-from mailprobe.storage.base.schema_state import NEWEST, VERSIONS, SchemaState
-from mailprobe.storage.contract import (
+
+from ..base.schema_state import NEWEST, VERSIONS, SchemaState
+from ..contract import (
     DEFAULT_FOLDER,
     DatabaseInUse,
     StoreBroken,
     StoreFull,
     StoreUnavailable,
 )
-from mailprobe.storage.sqlite import backup_trailer
-from mailprobe.storage.sqlite.backup_trailer import APPLICATION_ID, BACKUP_ID
+from . import backup_trailer
+from .backup_trailer import APPLICATION_ID, BACKUP_ID
 
 if TYPE_CHECKING:
     from sqlite_utils import Database
@@ -355,7 +356,7 @@ def _extract_key(db: sqlite3.Connection, path: Path) -> None:
         return
     ((key,),) = db.execute(f"SELECT secret_key FROM {BACKUP}")
     if key is not None:
-        from mailprobe.storage.base.encryption import replace_key_beside  # slow, and rarely needed
+        from ..base.encryption import replace_key_beside  # slow, and rarely needed
 
         replace_key_beside(path, key)
     db.execute("PRAGMA secure_delete = ON")  # its pages are overwritten

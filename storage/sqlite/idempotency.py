@@ -3,12 +3,12 @@
 import sqlite3
 from datetime import datetime, timedelta
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.base.lease_holders import is_gone
-from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
-from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
-from mailprobe.storage.records import MARKS, IdempotencyRecord
-from mailprobe.storage.sqlite.accounts import number_of
+from ..base.columns import micros
+from ..base.lease_holders import is_gone
+from ..commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
+from ..contract import IdempotencyInProgress, IdempotencyKeyReused
+from ..records import MARKS, IdempotencyRecord
+from .accounts import number_of
 
 DB = sqlite3.Connection
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import cache
 
-from mailprobe.storage.base.claim_order import (
+from ..base.claim_order import (
     FAILING_AFTER,
     HANGS_AFTER,
     ClaimBounds,
@@ -22,10 +22,10 @@ from mailprobe.storage.base.claim_order import (
     Partition,
     claim_in_turn,
 )
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.contract import LEASES_MAX, WAITS_MAX
-from mailprobe.storage.jobs import HOST_OF
-from mailprobe.storage.records import JobState, Work
+from ..base.columns import micros
+from ..contract import LEASES_MAX, WAITS_MAX
+from ..jobs import HOST_OF
+from ..records import JobState, Work
 
 DB = sqlite3.Connection
 STATE_OF: dict[Work, JobState] = {"verify": "pending", "deliver": "delivering"}

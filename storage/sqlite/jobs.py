@@ -7,15 +7,15 @@ from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import TypeVar
 
-from mailprobe.storage.base.claim_order import Partition
-from mailprobe.storage.base.columns import (
+from ..base.claim_order import Partition
+from ..base.columns import (
     JOB_COLUMNS,
     NEW_JOB_COLUMNS,
     job_of,
     micros,
     new_job_values,
 )
-from mailprobe.storage.commands import (
+from ..commands import (
     AbandonJob,
     ClaimJobs,
     CreateJob,
@@ -24,9 +24,9 @@ from mailprobe.storage.commands import (
     PostponeJob,
     ResendJob,
 )
-from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.jobs import find_job
-from mailprobe.storage.records import (
+from ..contract import LISTED_MAX
+from ..jobs import find_job
+from ..records import (
     Attempt,
     Caller,
     Claim,
@@ -35,11 +35,11 @@ from mailprobe.storage.records import (
     new_job,
     state_with_result,
 )
-from mailprobe.storage.sqlite import accounts
-from mailprobe.storage.sqlite import idempotency as idempotency_records
-from mailprobe.storage.sqlite import job_partitions as partitions
-from mailprobe.storage.sqlite import usage as metering
-from mailprobe.storage.sqlite.database import SqliteDatabase
+from . import accounts
+from . import idempotency as idempotency_records
+from . import job_partitions as partitions
+from . import usage as metering
+from .database import SqliteDatabase
 
 DB = sqlite3.Connection
 R = TypeVar("R")

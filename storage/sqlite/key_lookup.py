@@ -15,10 +15,10 @@ from pathlib import Path
 
 import trio
 
-from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.records import Caller
-from mailprobe.storage.sqlite.accounts import caller
-from mailprobe.storage.sqlite.file import connect, inode_of
+from ..contract import StoreUnavailable
+from ..records import Caller
+from .accounts import caller
+from .file import connect, inode_of
 
 WARM_S = 60.0  # pages read within this time are assumed to be in memory; they serve many keys
 KEYS_MAX = 10_000

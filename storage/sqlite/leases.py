@@ -4,11 +4,11 @@ import sqlite3
 from datetime import datetime
 from functools import cache
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.base.lease_allocation import allocate
-from mailprobe.storage.base.lease_holders import is_gone
-from mailprobe.storage.commands import LeaseConnections
-from mailprobe.storage.leases import lease_of
+from ..base.columns import micros
+from ..base.lease_allocation import allocate
+from ..base.lease_holders import is_gone
+from ..commands import LeaseConnections
+from ..leases import lease_of
 
 DB = sqlite3.Connection
 

@@ -14,15 +14,15 @@ from typing import ParamSpec, TypeVar, cast
 
 import trio
 
-from mailprobe.storage import commands
-from mailprobe.storage.base.encryption import KEY_OCTETS, Cipher
-from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.sqlite import retention
-from mailprobe.storage.sqlite.database import SqliteDatabase
-from mailprobe.storage.sqlite.file import create_tables
-from mailprobe.storage.sqlite.transactions import CLAIMS, READS, WRITES
-from mailprobe.storage.store import Store
-from mailprobe.storage.transaction import Function
+from .. import commands
+from ..base.encryption import KEY_OCTETS, Cipher
+from ..commands import StoreCommand
+from ..store import Store
+from ..transaction import Function
+from . import retention
+from .database import SqliteDatabase
+from .file import create_tables
+from .transactions import CLAIMS, READS, WRITES
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -3,10 +3,10 @@
 import sqlite3
 from datetime import datetime
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.commands import EnqueueMessage
-from mailprobe.storage.contract import METER_REST_S, METER_SLOT_S
-from mailprobe.storage.sqlite.accounts import number_of
+from ..base.columns import micros
+from ..commands import EnqueueMessage
+from ..contract import METER_REST_S, METER_SLOT_S
+from .accounts import number_of
 
 DB = sqlite3.Connection
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from mailprobe.storage.base.columns import instant
-from mailprobe.storage.records import Window
+from ..base.columns import instant
+from ..records import Window
 
 DB = sqlite3.Connection
 STALE_MICROS = 1_000_000  # rows past their minute are deleted together, once a second

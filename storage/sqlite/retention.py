@@ -6,12 +6,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.base.periods import kept_since
-from mailprobe.storage.records import Tier
-from mailprobe.storage.sqlite import job_partitions, rate_window
-from mailprobe.storage.sqlite.database import SqliteDatabase
-from mailprobe.storage.upkeep import retention as shared
+from ..base.columns import micros
+from ..base.periods import kept_since
+from ..records import Tier
+from ..upkeep import retention as shared
+from . import job_partitions, rate_window
+from .database import SqliteDatabase
 
 DB = sqlite3.Connection
 Call = Callable[[Callable[[DB, datetime], Any]], Awaitable[Any]]

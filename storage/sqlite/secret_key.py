@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 
-from mailprobe.storage.base.encryption import (
+from ..base.encryption import (
     CHECK_NAME,
     KEY_OCTETS,
     Cipher,
@@ -18,9 +18,9 @@ from mailprobe.storage.base.encryption import (
     key_beside,
     key_path,
 )
-from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.sqlite.file import connect, explain_error, has_table
-from mailprobe.storage.store_part import idempotency_context, job_context, list_context
+from ..contract import StoreBroken
+from ..store_part import idempotency_context, job_context, list_context
+from .file import connect, explain_error, has_table
 
 RECENT = 10_000  # the newest rows of a table, among which an encrypted one is looked for
 OF_SETTING = "MAILPROBE_SECRET_KEY"

@@ -16,20 +16,20 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import trio
 
-from mailprobe.storage import commands
-from mailprobe.storage.base.encryption import Cipher
-from mailprobe.storage.commands import StoreCommand
-from mailprobe.storage.contract import StoreSize
-from mailprobe.storage.records import Caller
-from mailprobe.storage.sqlite import accounts, retention
-from mailprobe.storage.sqlite.database import SqliteDatabase
-from mailprobe.storage.sqlite.database_thread import Reader, Writer
-from mailprobe.storage.sqlite.file import explain_error, prepare
-from mailprobe.storage.sqlite.key_lookup import KeyLookup
-from mailprobe.storage.sqlite.secret_key import ready_key
-from mailprobe.storage.sqlite.transactions import CLAIMS, READS, WRITES
-from mailprobe.storage.store import Store
-from mailprobe.storage.transaction import Function
+from .. import commands
+from ..base.encryption import Cipher
+from ..commands import StoreCommand
+from ..contract import StoreSize
+from ..records import Caller
+from ..store import Store
+from ..transaction import Function
+from . import accounts, retention
+from .database import SqliteDatabase
+from .database_thread import Reader, Writer
+from .file import explain_error, prepare
+from .key_lookup import KeyLookup
+from .secret_key import ready_key
+from .transactions import CLAIMS, READS, WRITES
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -5,16 +5,16 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from mailprobe.storage import commands
-from mailprobe.storage.accounts import insert_key, new_key
-from mailprobe.storage.base.checks import next_key_at
-from mailprobe.storage.base.columns import instant, micros
-from mailprobe.storage.commands import CreateKey, StoreCommand
-from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached
-from mailprobe.storage.records import Key, KeyKind
-from mailprobe.storage.sqlite import accounts, idempotency, jobs, leases, outbox, usage
-from mailprobe.storage.sqlite.accounts import number_of
-from mailprobe.storage.sqlite.database import SqliteDatabase
+from .. import commands
+from ..accounts import insert_key, new_key
+from ..base.checks import next_key_at
+from ..base.columns import instant, micros
+from ..commands import CreateKey, StoreCommand
+from ..contract import WINDOW, KeyCreationTooFast, KeyLimitReached
+from ..records import Key, KeyKind
+from . import accounts, idempotency, jobs, leases, outbox, usage
+from .accounts import number_of
+from .database import SqliteDatabase
 
 DB = sqlite3.Connection
 Transaction = Callable[[DB, datetime, Any], Any]

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import TypeVar
 
-from mailprobe.storage.base.columns import instant, micros, usage_values
-from mailprobe.storage.base.periods import day_of, month_of, period_bounds, period_start_of
-from mailprobe.storage.commands import Extend, LogRefusal, ReadLedger, Reserve, Settle, Spend
-from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, WINDOW
-from mailprobe.storage.database import Row
-from mailprobe.storage.list_jobs import list_results
-from mailprobe.storage.records import (
+from ..base.columns import instant, micros, usage_values
+from ..base.periods import day_of, month_of, period_bounds, period_start_of
+from ..commands import Extend, LogRefusal, ReadLedger, Reserve, Settle, Spend
+from ..contract import REFUSALS_SINGLE_MAX, WINDOW
+from ..database import Row
+from ..list_jobs import list_results
+from ..records import (
     DAY_LIGHTS,
     Account,
     Caller,
@@ -22,11 +22,11 @@ from mailprobe.storage.records import (
     Window,
     units_of,
 )
-from mailprobe.storage.sqlite import idempotency as idempotency_records
-from mailprobe.storage.sqlite import rate_window
-from mailprobe.storage.sqlite.database import SqliteDatabase
-from mailprobe.storage.sqlite.outbox import raise_meter
-from mailprobe.storage.sqlite.rate_window import SqliteWindow, Sum
+from . import idempotency as idempotency_records
+from . import rate_window
+from .database import SqliteDatabase
+from .outbox import raise_meter
+from .rate_window import SqliteWindow, Sum
 
 R = TypeVar("R")
 

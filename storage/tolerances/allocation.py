@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from mailprobe.storage.tolerances.records import (
+from .records import (
     DAY_S,
     HOUR_S,
     UNKNOWN,

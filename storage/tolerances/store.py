@@ -9,11 +9,12 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from functools import cache
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.base.lease_holders import is_gone
-from mailprobe.storage.database import Database, Row
-from mailprobe.storage.store_part import StorePart
-from mailprobe.storage.tolerances.allocation import (
+from ..base.columns import micros
+from ..base.lease_holders import is_gone
+from ..database import Database, Row
+from ..store_part import StorePart
+from ..transaction import read, write
+from .allocation import (
     Holder,
     HostState,
     ReportedRefusals,
@@ -21,7 +22,7 @@ from mailprobe.storage.tolerances.allocation import (
     refused,
     with_ban_ages,
 )
-from mailprobe.storage.tolerances.records import (
+from .records import (
     DAY_S,
     HOUR_S,
     SHOWN_MAX,
@@ -36,7 +37,6 @@ from mailprobe.storage.tolerances.records import (
     RefusalRequest,
     is_sound,
 )
-from mailprobe.storage.transaction import read, write
 
 TABLE = "host_tolerances"
 MICROS = 1_000_000

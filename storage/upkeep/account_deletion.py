@@ -8,13 +8,13 @@ none of them has a name or an address.
 from collections.abc import Callable
 from functools import partial
 
-from mailprobe.storage import audit
-from mailprobe.storage.audit import Act
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.database import Database
-from mailprobe.storage.list_jobs import lists
-from mailprobe.storage.records import Actor
-from mailprobe.storage.upkeep.retention import JOBS_TIDIED_MAX, drop
+from .. import audit
+from ..audit import Act
+from ..base.columns import micros
+from ..database import Database
+from ..list_jobs import lists
+from ..records import Actor
+from .retention import JOBS_TIDIED_MAX, drop
 
 # Where an account's callbacks go, what was answered to it, and what it told of addresses; what hosts said.
 OF_ACCOUNT = ("idempotency_records", "receivers", "bounces", "conversations")

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from mailprobe.storage.audit import AUDIT_KEPT
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.base.periods import day_of, kept_since
-from mailprobe.storage.bounces import BOUNCES_KEPT
-from mailprobe.storage.contract import (
+from ..audit import AUDIT_KEPT
+from ..base.columns import micros
+from ..base.periods import day_of, kept_since
+from ..bounces import BOUNCES_KEPT
+from ..contract import (
     IDEMPOTENCY_KEPT_MAX,
     LEASES_MAX,
     MESSAGES_KEPT_MAX,
@@ -21,13 +21,13 @@ from mailprobe.storage.contract import (
     WAITS_MAX,
     WINDOW,
 )
-from mailprobe.storage.database import Database
-from mailprobe.storage.egresses import EGRESS_KEPT
-from mailprobe.storage.list_jobs import conversations, list_claims, lists
-from mailprobe.storage.records import Tier
-from mailprobe.storage.shared_cache import KEPT_S_MAX as FACTS_KEPT_S_MAX
-from mailprobe.storage.shared_cache import ROWS_MAX as FACT_ROWS_MAX
-from mailprobe.storage.tolerances import store as tolerances
+from ..database import Database
+from ..egresses import EGRESS_KEPT
+from ..list_jobs import conversations, list_claims, lists
+from ..records import Tier
+from ..shared_cache import KEPT_S_MAX as FACTS_KEPT_S_MAX
+from ..shared_cache import ROWS_MAX as FACT_ROWS_MAX
+from ..tolerances import store as tolerances
 
 TIDIED_MAX = 1000  # rows in one transaction: some milliseconds, so that no request waits long
 JOBS_TIDIED_MAX = 100  # each has a payload and some attempts

@@ -24,11 +24,11 @@ from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.plans import PLANS, Plans
 from mailprobe.api.serve import create_app
 from mailprobe.api.service import Service, new_service
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import EngineSettings, open_engine
 from mailprobe.engine.observer import NO_OBSERVER as NO_OBSERVER
 from mailprobe.engine.observer import Observer
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Account, Caller, Tier, UsageRow
 from tests.api.stores import KIND, open_test_store

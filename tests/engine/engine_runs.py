@@ -12,6 +12,7 @@ from typing import Any
 
 import trio
 
+from mailprobe.bench.world.fake_network import FakeNetwork
 from mailprobe.engine import Engine, EngineSettings, Verdict, in_order, open_answers, open_engine
 from mailprobe.engine.dns.doh import DohTransport
 from mailprobe.engine.egress import EgressControl
@@ -19,7 +20,6 @@ from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.shared_cache import SharedCache
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.leases.ledger import RefusalLedger
-from mailprobe.engine.testing.fake_network import FakeNetwork
 from tests.engine.invariants import assert_whole
 
 DELIVERABLE = ("deliverable", True, 0.97, None)

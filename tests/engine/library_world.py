@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.host_description import HostAddress
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Engine, EngineSettings
 from mailprobe.engine.background import sole_exception
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.host_description import HostAddress
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine
 
 

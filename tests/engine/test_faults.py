@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import EngineSettings, open_answers, open_engine
 from mailprobe.engine.dns import connection, endpoint, http1, http2
 from mailprobe.engine.dns.doh import open_transport
 from mailprobe.engine.dns.response import TransportFailed
 from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.dns.conftest import authority, ca_file
 from tests.engine.dns.test_doh import (
     QUESTION,

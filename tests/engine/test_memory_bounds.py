@@ -6,13 +6,13 @@ from collections import Counter
 import trio
 
 from mailprobe.bench.harness.engine_runs import verify_all
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Engine
 from mailprobe.engine.dns import single_flight
 from mailprobe.engine.smtp import catchall, host_memory, pools
 from mailprobe.engine.smtp.tolerance import hosts
 from mailprobe.engine.stream import scheduler
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine
 
 BOUND = 5
@@ -36,7 +36,7 @@ def kept() -> Counter[str]:
     return Counter(
         name
         for name in names
-        if name.startswith("mailprobe.engine.") and not name.startswith("mailprobe.engine.testing.")
+        if name.startswith("mailprobe.engine.") and not name.startswith("mailprobe.bench.world.")
     )
 
 

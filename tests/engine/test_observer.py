@@ -7,6 +7,11 @@ from typing import Any
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import FakeEndpoint, open_fake_network
+from mailprobe.bench.world.faults import Late
+from mailprobe.bench.world.host_profiles import HOST_PROFILES, new_host
+from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.bench.world.zone import ZoneMode
 from mailprobe.engine import (
     EngineSettings,
     EngineStatistics,
@@ -16,11 +21,6 @@ from mailprobe.engine import (
 )
 from mailprobe.engine.egress import DEFAULT_NAME
 from mailprobe.engine.smtp.operators import budget_labels
-from mailprobe.engine.testing.fake_network import FakeEndpoint, open_fake_network
-from mailprobe.engine.testing.faults import Late
-from mailprobe.engine.testing.host_profiles import HOST_PROFILES, new_host
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import LADDER, Outcome
 from tests.engine.engine_runs import open_test_engine, verify
 

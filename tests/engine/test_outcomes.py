@@ -5,15 +5,15 @@ from dataclasses import replace
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import Close, Late, SendLine, StaySilent
+from mailprobe.bench.world.host_profiles import SPAMHAUS, new_host
+from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.bench.world.zone import ZoneMode
 from mailprobe.engine import (
     in_order,
     open_answers,
 )
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Close, Late, SendLine, StaySilent
-from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import ZoneMode
 from tests.engine.engine_runs import (
     CATCH_ALL,
     DELIVERABLE,

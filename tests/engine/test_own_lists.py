@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import WrongList, known_answers, read_own_lists
 from mailprobe.engine.address import parse
 from mailprobe.engine.lists.lists import DATA, Lists, load_lists, read_names
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.smtp.operators import load_operators
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.stream.streams import collect
 

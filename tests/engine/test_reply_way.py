@@ -5,8 +5,8 @@
 
 import pytest
 
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING
-from mailprobe.engine.testing.mail_host import EHLO_LINES
+from mailprobe.bench.world.host_profiles import NO_PIPELINING
+from mailprobe.bench.world.mail_host import EHLO_LINES
 from tests.reply_way import reply_way
 
 FILES = 28  # one more than before: a probe settles itself, and nobody else writes it

@@ -8,7 +8,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from mailprobe.bench.lab import Lab
-from mailprobe.engine.testing.zone import Zone
+from mailprobe.bench.world.zone import Zone
 from tests.peers import measured
 from tests.peers.mail_servers import MailServer
 from tests.peers.programs.process import RUNNING, SHOWN_OCTETS_MAX

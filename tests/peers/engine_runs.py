@@ -13,6 +13,7 @@ from typing import Any
 import trio
 
 from mailprobe.bench.lab import doh
+from mailprobe.bench.world.zone import Zone
 from mailprobe.engine import (
     Engine,
     EngineSettings,
@@ -21,7 +22,6 @@ from mailprobe.engine import (
     open_answers,
     open_engine,
 )
-from mailprobe.engine.testing.zone import Zone
 from mailprobe.engine.verdict import LADDER, Outcome
 from tests.engine.invariants import assert_whole
 

@@ -7,7 +7,7 @@ PROFILE.SUFFIX is served by that profile; further domains are served by one of t
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from mailprobe.engine.testing.zone import Zone
+from mailprobe.bench.world.zone import Zone
 from mailprobe.engine.verdict import Outcome
 from tests.peers import measured
 from tests.peers.engine_runs import (

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from mailprobe.bench.peers import resolver
-from mailprobe.engine.testing.zone import Zone
+from mailprobe.bench.world.zone import Zone
 from mailprobe.engine.verdict import Outcome
 from tests.peers.mail_servers import Domains, MailServer
 from tests.peers.programs.postfix import open_postfix

@@ -15,11 +15,11 @@ from math import inf
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.host_profiles import new_host
+from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.bench.world.zone import ZoneMode
 from mailprobe.engine import Engine, EngineSettings, Verdict, open_answers
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.host_profiles import new_host
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import ZoneMode
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds

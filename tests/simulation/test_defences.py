@@ -27,12 +27,12 @@ from mailprobe.bench.lab.defences import (
 from mailprobe.bench.lab.internet import LIVING, SENDER
 from mailprobe.bench.lab.scenario import Scenario
 from mailprobe.bench.suites.truths.hours import counts_of, verify_in_hours
+from mailprobe.bench.world.defended_hosts import DEFENDED_HOSTS, defended_host
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.host_profiles import new_host
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import EngineSettings
 from mailprobe.engine.settings import DOH_URLS
-from mailprobe.engine.testing.defended_hosts import DEFENDED_HOSTS, defended_host
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.host_profiles import new_host
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.simulation.differential.worlds import scheduled_in_order

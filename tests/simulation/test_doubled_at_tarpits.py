@@ -7,10 +7,10 @@ import random
 
 import pytest
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import Sometimes, Twice
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import open_answers
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Sometimes, Twice
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine
 from tests.seeds import seeds
 from tests.simulation.test_out_of_step import MODES, WORDS

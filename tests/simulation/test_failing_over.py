@@ -5,11 +5,11 @@ from random import Random
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.faults import Late
+from mailprobe.bench.world.host_profiles import NO_PIPELINING, new_host
+from mailprobe.bench.world.mail_host import EHLO_LINES, MailHost
 from mailprobe.engine import Verdict
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import Late
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING, new_host
-from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.engine_runs import open_checked_engine, verify
 from tests.seeds import seeds
 

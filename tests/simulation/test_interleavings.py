@@ -12,10 +12,8 @@ from dataclasses import replace
 import pytest
 import trio
 
-from mailprobe.engine import EngineSettings, open_answers
-from mailprobe.engine.smtp.session.recipient_limits import RECIPIENTS_MAX, REFUSALS_MAX
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import (
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.faults import (
     Close,
     Drip,
     Half,
@@ -24,8 +22,10 @@ from mailprobe.engine.testing.faults import (
     SendLine,
     StaySilent,
 )
-from mailprobe.engine.testing.host_profiles import HOST_PROFILES, LIMIT_REPLIES
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.host_profiles import HOST_PROFILES, LIMIT_REPLIES
+from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.engine import EngineSettings, open_answers
+from mailprobe.engine.smtp.session.recipient_limits import RECIPIENTS_MAX, REFUSALS_MAX
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds

@@ -8,9 +8,9 @@ import random
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.host_profiles import new_host
 from mailprobe.engine import Engine
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.host_profiles import new_host
 from tests.engine.engine_runs import knowns, open_test_engine, verify
 
 IDLE_S = 2.0

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import Drop, ReplyFault, Sometimes, Swap, Twice
+from mailprobe.bench.world.host_profiles import NO_PIPELINING
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import open_answers
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Drop, ReplyFault, Sometimes, Swap, Twice
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds

@@ -30,13 +30,13 @@ from mailprobe.bench.lab.sequences import (
     Site,
     build_site,
 )
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.faults import Late
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Engine, EngineSettings, in_order, open_answers
 from mailprobe.engine.egress import Egress, Egresses
 from mailprobe.engine.settings import DOH_URLS
 from mailprobe.engine.smtp.tolerance.host import SESSION_FIRST
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import Late
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.engine.smtp.egress.worlds import Control

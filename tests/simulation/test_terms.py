@@ -6,10 +6,8 @@ from dataclasses import replace
 import pytest
 import trio
 
-from mailprobe.engine import EngineSettings, Verdict, open_answers
-from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import (
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.faults import (
     Close,
     Garbage,
     Late,
@@ -17,8 +15,10 @@ from mailprobe.engine.testing.faults import (
     SendLine,
     StaySilent,
 )
-from mailprobe.engine.testing.host_profiles import NAMED_SENDER, NULL_SENDER, new_host
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.host_profiles import NAMED_SENDER, NULL_SENDER, new_host
+from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.engine import EngineSettings, Verdict, open_answers
+from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from mailprobe.api.results.row_result import domain_of
+from ...results.row_result import domain_of
 
 NOT_VERIFIED = -1
 FINAL = 0.0  # in the place of a due time

@@ -10,9 +10,10 @@ one host count once.
 from collections import Counter
 from dataclasses import dataclass, field
 
-from mailprobe.api.results.lights import ANSWERED, OURS, UNREACHED
-from mailprobe.api.results.row_result import RowResult
 from mailprobe.engine.verdict import Reason
+
+from ...results.lights import ANSWERED, OURS, UNREACHED
+from ...results.row_result import RowResult
 
 # Reasons that say nothing of whether this machine reaches mail hosts.
 NEUTRAL: frozenset[Reason] = frozenset(

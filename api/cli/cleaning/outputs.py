@@ -10,20 +10,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
-from mailprobe.api.cli.cleaning.own_files import replacing_own
-from mailprobe.api.cli.cleaning.passes import NO_RECHECK, Recheck
-from mailprobe.api.cli.output.html_report import ReportCounts
-from mailprobe.api.errors import Misuse, cannot_use, print_error
-from mailprobe.api.listfile import ReadOptions, temporary_file, unpacked_name, writing_to
-from mailprobe.api.listfile.formulas import Formulas
-from mailprobe.api.listfile.journal import Journal
-from mailprobe.api.listfile.selection import ALL_ROWS, Selection
-from mailprobe.api.reader.frames import Looks, WriteRows
-from mailprobe.api.reader.own_list import OwnList
-from mailprobe.api.results.counts import ResultCounts
-from mailprobe.api.terminal import plain
 from mailprobe.engine.lights import Light
+
+from ...errors import Misuse, cannot_use, print_error
+from ...listfile import ReadOptions, temporary_file, unpacked_name, writing_to
+from ...listfile.formulas import Formulas
+from ...listfile.journal import Journal
+from ...listfile.selection import ALL_ROWS, Selection
+from ...reader.frames import Looks, WriteRows
+from ...reader.own_list import OwnList
+from ...results.counts import ResultCounts
+from ...terminal import plain
+from ..output.html_report import ReportCounts
+from .addresses import DistinctAddresses
+from .own_files import replacing_own
+from .passes import NO_RECHECK, Recheck
 
 ROWS_LONG = 50_000  # writing more takes seconds, in a workbook minutes
 # The files of --split: the part of the name, and the lights of the rows. Rows without an

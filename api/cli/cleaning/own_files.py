@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from mailprobe.api.errors import print_error
-from mailprobe.api.listfile import replacing
-from mailprobe.api.listfile.journal import Journal, Stamp
-from mailprobe.api.terminal import plain
+from ...errors import print_error
+from ...listfile import replacing
+from ...listfile.journal import Journal, Stamp
+from ...terminal import plain
 
 
 @contextmanager

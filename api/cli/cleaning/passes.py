@@ -17,17 +17,18 @@ from typing import NoReturn
 import trio
 from msgspec.structs import replace
 
-from mailprobe.api.cli.cleaning.addresses import FINAL, DistinctAddresses, first_of_domains
-from mailprobe.api.cli.cleaning.early_end import FailuresInARow, is_failure
-from mailprobe.api.cli.cleaning.waiting import clock, words_of_results
-from mailprobe.api.cli.source import AnswerSource, PatientSource, in_request_order
-from mailprobe.api.errors import CommandError, print_error
-from mailprobe.api.listfile.journal import Journal
-from mailprobe.api.results.counts import FAILED_HOSTS_MIN, ResultCounts
-from mailprobe.api.results.lights import ANSWERED, WORDS
-from mailprobe.api.results.row_result import RowResult, row_result
-from mailprobe.api.terminal import plain
 from mailprobe.engine.verdict import Reason
+
+from ...errors import CommandError, print_error
+from ...listfile.journal import Journal
+from ...results.counts import FAILED_HOSTS_MIN, ResultCounts
+from ...results.lights import ANSWERED, WORDS
+from ...results.row_result import RowResult, row_result
+from ...terminal import plain
+from ..source import AnswerSource, PatientSource, in_request_order
+from .addresses import FINAL, DistinctAddresses, first_of_domains
+from .early_end import FailuresInARow, is_failure
+from .waiting import clock, words_of_results
 
 LONG = 1_000  # addresses: before so many, the first domains are asked alone
 FIRST_DOMAINS_MAX = 30

@@ -12,21 +12,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import BinaryIO
 
-from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
-from mailprobe.api.cli.cleaning.outputs import Order, check_output, write_list
-from mailprobe.api.cli.cleaning.own_files import replacing_own
-from mailprobe.api.cli.cleaning.passes import Passes, ShowProgress, no_progress
-from mailprobe.api.cli.cleaning.waiting import patient, words_of_results
-from mailprobe.api.cli.output.html_report import ReportCounts, report_page
-from mailprobe.api.cli.output.summary import Summary
-from mailprobe.api.cli.runner import run
-from mailprobe.api.cli.source import OpenSource, ResumableSource
-from mailprobe.api.errors import CommandError, Interrupted, print_error
-from mailprobe.api.listfile import BadList
-from mailprobe.api.listfile.journal import VERSION, Header, Journal, open_journal
-from mailprobe.api.reader.frames import ReadAddresses
-from mailprobe.api.reader.own_list import OwnList, open_own_list
-from mailprobe.api.terminal import plain
+from ...errors import CommandError, Interrupted, print_error
+from ...listfile import BadList
+from ...listfile.journal import VERSION, Header, Journal, open_journal
+from ...reader.frames import ReadAddresses
+from ...reader.own_list import OwnList, open_own_list
+from ...terminal import plain
+from ..output.html_report import ReportCounts, report_page
+from ..output.summary import Summary
+from ..runner import run
+from ..source import OpenSource, ResumableSource
+from .addresses import DistinctAddresses
+from .outputs import Order, check_output, write_list
+from .own_files import replacing_own
+from .passes import Passes, ShowProgress, no_progress
+from .waiting import patient, words_of_results
 
 ShowSummary = Callable[[Summary], None]
 Say = Callable[[str], None]

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from mailprobe.api.results.row_result import RowResult
-from mailprobe.api.results.waiting import HostStanding, waiting_words
+from ...results.row_result import RowResult
+from ...results.waiting import HostStanding, waiting_words
 
 
 def clock(at: float | datetime) -> str:

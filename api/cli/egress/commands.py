@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.account import print_json, read_settings, with_store
-from mailprobe.api.errors import Misuse, print_error
+from ...errors import Misuse, print_error
+from ..account import print_json, read_settings, with_store
 
 if TYPE_CHECKING:
-    from mailprobe.api.egress.report import EgressOverview
-    from mailprobe.api.egress.tolerances import ShownTolerance
-    from mailprobe.api.settings import Settings
     from mailprobe.storage.store import Store
+
+    from ...egress.report import EgressOverview
+    from ...egress.tolerances import ShownTolerance
+    from ...settings import Settings
 
 NO_FILE = (
     "no egresses: MAILPROBE_EGRESS_FILE is not set; it takes the path of a TOML file with a"
@@ -93,7 +94,7 @@ def check_names(settings: "Settings", names: Sequence[str]) -> None:
 
 
 def _overviews(settings: "Settings") -> "list[EgressOverview]":
-    from mailprobe.api.egress.report import overviews
+    from ...egress.report import overviews
 
     async def read(store: "Store") -> "list[EgressOverview]":
         today = datetime.now(UTC).date()
@@ -112,9 +113,10 @@ class _HostsOfEgress:
 
 
 def _hosts(settings: "Settings", names: Sequence[str]) -> dict[str, _HostsOfEgress]:
-    from mailprobe.api.egress.tolerances import shown_tolerances
     from mailprobe.engine.shared_cache import Fact
     from mailprobe.engine.smtp.pool.host_shared_cache import resting_elsewhere
+
+    from ...egress.tolerances import shown_tolerances
 
     async def read(store: "Store") -> dict[str, _HostsOfEgress]:
         facts: list[Fact] = []
@@ -263,7 +265,7 @@ def _print_table(found: "Sequence[EgressOverview]") -> None:
     from rich import box
     from rich.table import Table
 
-    from mailprobe.api.cli.output.report import console_on
+    from ..output.report import console_on
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for title in ("name", "way out", "state", "today", "refused", "last refused"):

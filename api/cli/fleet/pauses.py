@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mailprobe.api.cli.account import find, print_json, with_store
-from mailprobe.api.cli.shell.durations import seconds_of
-from mailprobe.api.cli.shell.options import F
-from mailprobe.api.errors import CommandError, Misuse
+from ...errors import CommandError, Misuse
+from ..account import find, print_json, with_store
+from ..shell.durations import seconds_of
+from ..shell.options import F
 
 if TYPE_CHECKING:
     from mailprobe.storage.pauses import Pause, PauseKind
@@ -103,7 +103,7 @@ def machines() -> None:
 
 
 async def _machines(store: "Store") -> list[dict[str, object]]:
-    from mailprobe.api.quota.pauses import LIVE_S
+    from ...quota.pauses import LIVE_S
 
     now = await store.check()
     drained = {each.name for each in await store.pauses() if each.kind == "machine"}

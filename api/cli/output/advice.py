@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from mailprobe.api.results.counts import FAILED_HOSTS_MIN, HOSTS_MAX, ResultCounts
-from mailprobe.api.results.lights import ANSWERED, UNREACHED
 from mailprobe.engine.verdict import Reason
+
+from ...results.counts import FAILED_HOSTS_MIN, HOSTS_MAX, ResultCounts
+from ...results.lights import ANSWERED, UNREACHED
 
 DECIDED_BY_DNS: tuple[Reason, ...] = ("no_mx", "smtp_blocked", "bounced", "not_asked")
 

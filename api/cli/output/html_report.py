@@ -9,14 +9,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from mailprobe.api.cli.output.advice import advice
-from mailprobe.api.cli.output.summary import Summary, cell_notes
-from mailprobe.api.results.counts import ResultCounts, duration
-from mailprobe.api.results.lights import LIGHT_COLOURS, STATUS_COLOURS, WORDS
-from mailprobe.api.results.row_result import RowResult, suggested
-from mailprobe.api.terminal import plain
 from mailprobe.engine.lights import Light, light_of
 from mailprobe.engine.smtp.operators import MailOperators, load_operators
+
+from ...results.counts import ResultCounts, duration
+from ...results.lights import LIGHT_COLOURS, STATUS_COLOURS, WORDS
+from ...results.row_result import RowResult, suggested
+from ...terminal import plain
+from .advice import advice
+from .summary import Summary, cell_notes
 
 NAMES_MAX = 50_000  # domains, and providers; what comes after them is counted as OTHERS
 OTHERS = "all others"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.api.errors import print_error
-from mailprobe.api.results.counts import ProgressRate, ResultCounts, duration
+from ...errors import print_error
+from ...results.counts import ProgressRate, ResultCounts, duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

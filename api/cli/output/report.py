@@ -15,15 +15,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mailprobe.api.cli.output.advice import advice
-from mailprobe.api.cli.output.summary import Summary, cell_notes
-from mailprobe.api.results.counts import ResultCounts, duration
-from mailprobe.api.results.lights import LIGHT_COLOURS, STATUS_COLOURS, WORDS
-from mailprobe.api.results.row_result import RowResult
-from mailprobe.api.terminal import plain
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.evidence import ConversationLine, Evidence
 from mailprobe.engine.lights import light_of
+
+from ...results.counts import ResultCounts, duration
+from ...results.lights import LIGHT_COLOURS, STATUS_COLOURS, WORDS
+from ...results.row_result import RowResult
+from ...terminal import plain
+from .advice import advice
+from .summary import Summary, cell_notes
 
 OTHERS_COLUMNS = 50  # what the columns beside the address need
 WIDE_COLUMNS = 110  # enough for a mail host beside its address

@@ -9,7 +9,7 @@ import os
 import sys
 from contextlib import suppress
 
-from mailprobe.api.errors import print_error
+from ...errors import print_error
 
 # Errors of a stream, without a file name. A closed pipe is not among them: `| head` is normal.
 STREAM_ERRORS = frozenset(

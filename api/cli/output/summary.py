@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailprobe.api.results.counts import ResultCounts
+from ...results.counts import ResultCounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,19 @@ import httpx
 import msgspec
 import trio
 
-from mailprobe.api.cells.unwrapping import read_cell
-from mailprobe.api.cli.cleaning.waiting import clock
-from mailprobe.api.cli.remote.http_responses import ANSWER_S, error_of, read_lines, retry_after_s
-from mailprobe.api.cli.remote.runs import (
+from mailprobe.engine.reasons import VerdictCause
+from mailprobe.engine.stream.answers import Answer
+from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status, Verdict
+
+from ...cells.unwrapping import read_cell
+from ...errors import CommandError, print_error
+from ...listfile.journal import SentList
+from ...results.waiting import HostStanding, waiting_words
+from ...settings import PATIENCE_S_MAX
+from ..cleaning.waiting import clock
+from ..source import NoteWait, SentRecord
+from .http_responses import ANSWER_S, error_of, read_lines, retry_after_s
+from .runs import (
     CUSHION_S,
     LIMITED_TIMEOUT_S,
     PASSING,
@@ -29,16 +38,8 @@ from mailprobe.api.cli.remote.runs import (
     ServiceFailures,
     running,
 )
-from mailprobe.api.cli.remote.service import RemoteService
-from mailprobe.api.cli.remote.stream_way import StreamRun
-from mailprobe.api.cli.source import NoteWait, SentRecord
-from mailprobe.api.errors import CommandError, print_error
-from mailprobe.api.listfile.journal import SentList
-from mailprobe.api.results.waiting import HostStanding, waiting_words
-from mailprobe.api.settings import PATIENCE_S_MAX
-from mailprobe.engine.reasons import VerdictCause
-from mailprobe.engine.stream.answers import Answer
-from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status, Verdict
+from .service import RemoteService
+from .stream_way import StreamRun
 
 LISTS = "/v1/lists"
 LONG = 1_000  # addresses: a longer list is sent whole

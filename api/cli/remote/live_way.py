@@ -22,21 +22,22 @@ from trio_websocket import (
     wrap_client_stream,
 )
 
-from mailprobe.api.cli.remote.http_responses import ANSWER_S, RefusedRequest, error_of
-from mailprobe.api.cli.remote.result_lines import ResultLine
-from mailprobe.api.cli.remote.runs import (
+from mailprobe.engine.background import sole_exception
+from mailprobe.engine.stream.answers import Answer
+from mailprobe.engine.verdict import Outcome, judge
+
+from ...errors import CommandError
+from ...terminal import plain
+from .http_responses import ANSWER_S, RefusedRequest, error_of
+from .result_lines import ResultLine
+from .runs import (
     LISTED_CHARACTERS_MAX,
     PASSING,
     TEXT_CHARACTERS_MAX,
     LimitNotice,
     ServiceFailures,
 )
-from mailprobe.api.cli.remote.service import RemoteService
-from mailprobe.api.errors import CommandError
-from mailprobe.api.terminal import plain
-from mailprobe.engine.background import sole_exception
-from mailprobe.engine.stream.answers import Answer
-from mailprobe.engine.verdict import Outcome, judge
+from .service import RemoteService
 
 PATH = "/v1/email/verify/live"
 QUERY = "?evidence=1"  # for the reason of each result

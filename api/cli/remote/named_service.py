@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mailprobe.api.errors import Misuse
+from ...errors import Misuse
 
 if TYPE_CHECKING:
-    from mailprobe.api.settings import Settings
+    from ...settings import Settings
 
 
 NO_BOUNCES = "--bounces is for this machine's own engine; a service is fed by 'mailprobe bounces' and POST /v1/bounces"
@@ -29,7 +29,7 @@ def named_service(
     key = settings.key if key is None else key
     if key is None:
         raise Misuse("the service needs an API key: set MAILPROBE_KEY, or give --key")
-    from mailprobe.api.cli.remote.service import check_server
+    from .service import check_server
 
     check_server(server, key)
     if bounces is not None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import httpx
 import msgspec
 
-from mailprobe.api.cli.source import SentRecord
-from mailprobe.api.listfile.journal import SentRequest
+from ...listfile.journal import SentRequest
+from ..source import SentRecord
 
 BATCH_OCTETS_MAX = 1 << 24  # the service sends 4 MiB at most, and longer texts as they came
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from mailprobe.api.cli.source import DOMAIN_RUN
+from ..source import DOMAIN_RUN
 
 WINDOW_S = 60.0  # of the service's rate limit
 

@@ -12,8 +12,9 @@ from typing import Protocol
 
 import trio
 
-from mailprobe.api.errors import CommandError, print_error
 from mailprobe.engine.stream.answers import Answer
+
+from ...errors import CommandError, print_error
 
 TEXT_CHARACTERS_MAX = 5_000  # fifty texts, each character escaped, stay below a body's 2 MB
 LISTED_CHARACTERS_MAX = 100  # of an address in a message

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import httpx
 
-from mailprobe.api.errors import Misuse
+from ...errors import Misuse
 
 TIMEOUT = httpx.Timeout(connect=10.0, read=30.0, write=30.0, pool=None)
 REQUESTS_MAX = 16  # at a time: 800 addresses, nearly a minute's worth of the largest tier

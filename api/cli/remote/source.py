@@ -12,12 +12,13 @@ from typing import Literal
 
 import trio
 
-from mailprobe.api.cli.remote.list_way import ListRun, ServiceLists
-from mailprobe.api.cli.remote.runs import ServiceRun, running
-from mailprobe.api.cli.remote.service import RemoteService, open_service
-from mailprobe.api.cli.remote.stream_way import StreamRun
-from mailprobe.api.cli.source import AnswerSource, NoteWait, SentRecord
 from mailprobe.engine.stream.answers import Answer
+
+from ..source import AnswerSource, NoteWait, SentRecord
+from .list_way import ListRun, ServiceLists
+from .runs import ServiceRun, running
+from .service import RemoteService, open_service
+from .stream_way import StreamRun
 
 Way = Literal["best", "stream", "live"]
 
@@ -55,7 +56,7 @@ class RemoteSource:
         self, texts: Sequence[str], send: trio.MemorySendChannel[Answer], *, explain: bool
     ) -> ServiceRun:
         if self._way == "live":
-            from mailprobe.api.cli.remote.live_way import LiveRun
+            from .live_way import LiveRun
 
             return LiveRun(self._service, texts, send)
         if self._way == "best":

@@ -23,7 +23,13 @@ import httpx
 import msgspec
 import trio
 
-from mailprobe.api.cli.remote.http_responses import (
+from mailprobe.engine.stream.answers import Answer
+from mailprobe.engine.verdict import Outcome, judge
+
+from ...errors import CommandError, print_error
+from ...terminal import plain
+from ..source import SentRecord
+from .http_responses import (
     ANSWER_S,
     RefusedRequest,
     error_of,
@@ -32,7 +38,7 @@ from mailprobe.api.cli.remote.http_responses import (
     read_lines,
     retry_after_s,
 )
-from mailprobe.api.cli.remote.open_requests import (
+from .open_requests import (
     BATCH_OCTETS_MAX,
     OpenRequest,
     new_request,
@@ -40,9 +46,9 @@ from mailprobe.api.cli.remote.open_requests import (
     read_whole,
     results_of,
 )
-from mailprobe.api.cli.remote.request_queue import Allowance, RequestQueue
-from mailprobe.api.cli.remote.result_lines import ExplainedLine, ResultLine
-from mailprobe.api.cli.remote.runs import (
+from .request_queue import Allowance, RequestQueue
+from .result_lines import ExplainedLine, ResultLine
+from .runs import (
     CUSHION_S,
     LIMITED_TIMEOUT_S,
     LISTED_CHARACTERS_MAX,
@@ -55,12 +61,7 @@ from mailprobe.api.cli.remote.runs import (
     LimitNotice,
     ServiceFailures,
 )
-from mailprobe.api.cli.remote.service import REQUESTS_MAX, RemoteService
-from mailprobe.api.cli.source import SentRecord
-from mailprobe.api.errors import CommandError, print_error
-from mailprobe.api.terminal import plain
-from mailprobe.engine.stream.answers import Answer
-from mailprobe.engine.verdict import Outcome, judge
+from .service import REQUESTS_MAX, RemoteService
 
 PATH = "/v1/email/verify/stream"
 BATCH_PATH = "/v1/email/verify/batch"

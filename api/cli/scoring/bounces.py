@@ -9,20 +9,21 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
-from mailprobe.api.bounces.events import (
+from mailprobe.engine.address import NotAnAddress, parse
+
+from ...bounces.events import (
     Event,
     SubscriptionConfirmation,
     UnreadableEvents,
     read_events,
 )
-from mailprobe.api.bounces.exports import ExportReader, ExportSurvey, address_column
-from mailprobe.api.bounces.kinds import KINDS, Kind
-from mailprobe.api.bounces.reports import bounces_of
-from mailprobe.api.cli.scoring.mails import files_of, is_mail, mails_of
-from mailprobe.api.listfile import BadList, ReadOptions
-from mailprobe.api.reader.own_list import rows_of
-from mailprobe.api.terminal import plain
-from mailprobe.engine.address import NotAnAddress, parse
+from ...bounces.exports import ExportReader, ExportSurvey, address_column
+from ...bounces.kinds import KINDS, Kind
+from ...bounces.reports import bounces_of
+from ...listfile import BadList, ReadOptions
+from ...reader.own_list import rows_of
+from ...terminal import plain
+from .mails import files_of, is_mail, mails_of
 
 EVENT_ENDINGS = frozenset({".ndjson", ".jsonl"})
 EVENT_LINES_TRIED = 20

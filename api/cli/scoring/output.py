@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mailprobe.api.bounces.kinds import KINDS
-from mailprobe.api.cli.scoring.bounces import (
+from ...bounces.kinds import KINDS
+from ...terminal import plain
+from .bounces import (
     NAMES,
     Bounces,
     Taken,
@@ -17,8 +18,7 @@ from mailprobe.api.cli.scoring.bounces import (
     lines_of,
     nothing_taken,
 )
-from mailprobe.api.cli.scoring.scores import Group, Score
-from mailprobe.api.terminal import plain
+from .scores import Group, Score
 
 PROVIDERS_MAX = 15  # shown
 STATUSES_MAX = 8  # more than `clean` writes; a foreign file may have any

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from mailprobe.api.bounces.kinds import Kind
-from mailprobe.api.cli.scoring.bounces import key_of
+from ...bounces.kinds import Kind
+from .bounces import key_of
 
 Z_95 = 1.959964  # of the normal distribution, for 95 %
 DOMAINS_MAX = 50_000

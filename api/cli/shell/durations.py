@@ -1,11 +1,11 @@
 """A time as an option takes it, with its limit."""
 
-from mailprobe.api.errors import Misuse
+from ...errors import Misuse
 
 
 def seconds_of(time: str, option: str, *, seconds_max: float) -> float:
     """The time in seconds. Raises Misuse, also for more than `seconds_max`, which are whole days."""
-    from mailprobe.api.setting_values import read_seconds  # the engine's, which no help needs
+    from ...setting_values import read_seconds  # the engine's, which no help needs
 
     seconds = read_seconds(time)
     if seconds is None or seconds > seconds_max:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import click
 
-from mailprobe.api.cli import main
-from mailprobe.api.cli.shell.examples import EXAMPLES, exit_codes_of
-from mailprobe.api.settings import GROUPS
+from ...settings import GROUPS
+from .. import main
+from .examples import EXAMPLES, exit_codes_of
 
 INTRODUCTION = """\
 Verifies email addresses without sending mail: syntax, throwaway domains, the domain's mail hosts,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from mailprobe.api.setting_values import Bind, ValueType
+    from ...setting_values import Bind, ValueType
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., None])
@@ -39,13 +39,13 @@ no_smtp_option = click.option(
 
 
 def read_bind_option(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind | None":
-    from mailprobe.api.setting_values import BIND
+    from ...setting_values import BIND
 
     return None if text is None else _read_option(text, BIND)
 
 
 def read_port_option(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
-    from mailprobe.api.setting_values import PORT_OR_ANY
+    from ...setting_values import PORT_OR_ANY
 
     return None if text is None else _read_option(text, PORT_OR_ANY)
 

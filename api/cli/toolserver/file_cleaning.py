@@ -18,24 +18,24 @@ import msgspec
 import trio
 from msgspec import Meta, Struct
 
-from mailprobe.api.cli.cleaning.outputs import Order, output_path
-from mailprobe.api.cli.cleaning.passes import Recheck, ShowProgress
-from mailprobe.api.cli.cleaning.run import Say, clean_list
-from mailprobe.api.cli.output.advice import advice, failure_of
-from mailprobe.api.cli.output.progress import statuses
-from mailprobe.api.cli.output.summary import Summary
-from mailprobe.api.cli.runner import raise_foremost
-from mailprobe.api.cli.source import OpenSource
-from mailprobe.api.cli.toolserver.toolbox import OfferedTool, Report
-from mailprobe.api.errors import CommandError, Misuse
-from mailprobe.api.listfile import ReadOptions, known_encoding
-from mailprobe.api.listfile.selection import Selection
-from mailprobe.api.mcp.tools import define, input_schema
-from mailprobe.api.operations.operation import ToolText
-from mailprobe.api.results.counts import ResultCounts
-from mailprobe.api.results.lights import lights_of
-from mailprobe.api.settings import PATIENCE_S_MAX
-from mailprobe.api.terminal import plain
+from ...errors import CommandError, Misuse
+from ...listfile import ReadOptions, known_encoding
+from ...listfile.selection import Selection
+from ...mcp.tools import define, input_schema
+from ...operations.operation import ToolText
+from ...results.counts import ResultCounts
+from ...results.lights import lights_of
+from ...settings import PATIENCE_S_MAX
+from ...terminal import plain
+from ..cleaning.outputs import Order, output_path
+from ..cleaning.passes import Recheck, ShowProgress
+from ..cleaning.run import Say, clean_list
+from ..output.advice import advice, failure_of
+from ..output.progress import statuses
+from ..output.summary import Summary
+from ..runner import raise_foremost
+from ..source import OpenSource
+from .toolbox import OfferedTool, Report
 
 NAME = "clean_file"
 RECHECKS_MAX = 2  # each waits for 5 minutes: a model that waits longer is better off asking later

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 
 import trio
 
-from mailprobe.api.errors import CommandError
-from mailprobe.api.schema import BODY_OCTETS_MAX
+from ...errors import CommandError
+from ...schema import BODY_OCTETS_MAX
 
 LINE_OCTETS_MAX = BODY_OCTETS_MAX  # as large as a message of the tool server over HTTP
 READ_OCTETS = 1 << 16

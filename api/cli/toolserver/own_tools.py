@@ -9,21 +9,22 @@ import msgspec
 import trio
 from msgspec import Struct
 
-from mailprobe.api.cli.cleaning.passes import PATIENCE_S
-from mailprobe.api.cli.source import AnswerSource
-from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
-from mailprobe.api.cli.toolserver.toolbox import OfferedTool, Report, Toolbox
-from mailprobe.api.error_table import Links
-from mailprobe.api.mcp.tools import NEEDS_HEADER, READING, define, wide_tools
-from mailprobe.api.operations.operation import ToolText
-from mailprobe.api.operations.verify import (
+from mailprobe.engine import Answer
+from mailprobe.engine.evidence import EvidenceBudget
+
+from ...error_table import Links
+from ...mcp.tools import NEEDS_HEADER, READING, define, wide_tools
+from ...operations.operation import ToolText
+from ...operations.verify import (
     EMAILS_MAX,
     BatchArguments,
     BatchVerifyResponse,
     result_of,
 )
-from mailprobe.engine import Answer
-from mailprobe.engine.evidence import EvidenceBudget
+from ..cleaning.passes import PATIENCE_S
+from ..source import AnswerSource
+from .file_cleaning import FileCleaner
+from .toolbox import OfferedTool, Report, Toolbox
 
 # Takes the account by which mail hosts are shared fairly, and whether hosts are asked at all.
 SourceOf = Callable[[str, bool], AnswerSource]

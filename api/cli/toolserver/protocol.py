@@ -35,11 +35,9 @@ from mcp.types import (
 )
 from pydantic import ValidationError
 
-from mailprobe.api.cli.toolserver.lines import LINE_OCTETS_MAX
-from mailprobe.api.cli.toolserver.toolbox import CALLS_MAX, Report, Toolbox
-from mailprobe.api.errors import CommandError
-from mailprobe.api.mcp.calls import unknown_tool
-from mailprobe.api.mcp.jsonrpc import (
+from ...errors import CommandError
+from ...mcp.calls import unknown_tool
+from ...mcp.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     PARSE_ERROR,
@@ -48,7 +46,9 @@ from mailprobe.api.mcp.jsonrpc import (
     decode,
     failure_text,
 )
-from mailprobe.api.mcp.outcomes import FRESH_MS, SERVER
+from ...mcp.outcomes import FRESH_MS, SERVER
+from .lines import LINE_OCTETS_MAX
+from .toolbox import CALLS_MAX, Report, Toolbox
 
 log = logging.getLogger("mailprobe.tools")
 

@@ -10,21 +10,22 @@ import httpx
 import msgspec
 import trio
 
-from mailprobe.api.cli.cleaning.passes import PATIENCE_S
-from mailprobe.api.cli.remote.http_responses import read_error_body
-from mailprobe.api.cli.remote.open_requests import BATCH_OCTETS_MAX, read_whole
-from mailprobe.api.cli.remote.service import TIMEOUT, check_server, on_this_machine
-from mailprobe.api.cli.remote.source import open_remote_source
-from mailprobe.api.cli.source import OpenSource
-from mailprobe.api.cli.toolserver.file_cleaning import FileCleaner
-from mailprobe.api.cli.toolserver.toolbox import CALLS_MAX, OfferedTool, Report, Toolbox
-from mailprobe.api.error_table import ApiError
-from mailprobe.api.errors import CommandError
-from mailprobe.api.mcp.jsonrpc import UPSTREAM_FAILED, RpcFault
-from mailprobe.api.mcp.tools import COUNTED, READING, Tool, wide_tools
-from mailprobe.api.operations.operation import JSON, OperationReply, StreamedParts
-from mailprobe.api.operations.verify import EMAILS_MAX
 from mailprobe.engine.background import sole_exception
+
+from ...error_table import ApiError
+from ...errors import CommandError
+from ...mcp.jsonrpc import UPSTREAM_FAILED, RpcFault
+from ...mcp.tools import COUNTED, READING, Tool, wide_tools
+from ...operations.operation import JSON, OperationReply, StreamedParts
+from ...operations.verify import EMAILS_MAX
+from ..cleaning.passes import PATIENCE_S
+from ..remote.http_responses import read_error_body
+from ..remote.open_requests import BATCH_OCTETS_MAX, read_whole
+from ..remote.service import TIMEOUT, check_server, on_this_machine
+from ..remote.source import open_remote_source
+from ..source import OpenSource
+from .file_cleaning import FileCleaner
+from .toolbox import CALLS_MAX, OfferedTool, Report, Toolbox
 
 SETTING = "MAILPROBE_PROVISIONING_KEY"
 NEEDS_SETTING = f" Needs a provisioning key: {SETTING} where this server is started."

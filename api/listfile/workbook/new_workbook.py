@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import BinaryIO, Literal
 
-from mailprobe.api.listfile.workbook.styles import COLOURS, FILLS
-from mailprobe.api.listfile.workbook.summary import add_summary
-from mailprobe.api.listfile.workbook.whole import check_whole
-from mailprobe.api.results.counts import ResultCounts
+from ...results.counts import ResultCounts
+from .styles import COLOURS, FILLS
+from .summary import add_summary
+from .whole import check_whole
 
 CellType = Literal["blank", "number", "truth", "date", "text"]
 Value = str | float | bool | None

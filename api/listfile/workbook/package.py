@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, BinaryIO
 
-from mailprobe.api.listfile.workbook.markup import Element, elements_of, local_name
-from mailprobe.api.listfile.workbook.strings import STRINGS_OCTETS_MAX, SharedStrings
-from mailprobe.api.terminal import plain
+from ...terminal import plain
+from .markup import Element, elements_of, local_name
+from .strings import STRINGS_OCTETS_MAX, SharedStrings
 
 PART_OCTETS_MAX = 1 << 20  # of the workbook, relations, types and styles, which are held in memory
 OCTETS_MAX = 1 << 30  # of all parts unpacked; a larger file may be a ZIP bomb

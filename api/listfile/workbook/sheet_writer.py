@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import IO, Any, BinaryIO
 
-from mailprobe.api.listfile.text import changed
-from mailprobe.api.listfile.workbook.markup import elements_of, escaped
-from mailprobe.api.listfile.workbook.package import MACRO_TYPE, PLAIN_TYPE, TYPES_PART
-from mailprobe.api.listfile.workbook.sheets import (
+from ...results.counts import ResultCounts
+from ..text import changed
+from .markup import elements_of, escaped
+from .package import MACRO_TYPE, PLAIN_TYPE, TYPES_PART
+from .sheets import (
     BROKEN,
     RawRow,
     Sheet,
@@ -21,10 +22,9 @@ from mailprobe.api.listfile.workbook.sheets import (
     column_of,
     without_columns,
 )
-from mailprobe.api.listfile.workbook.styles import with_colours, with_filter, with_frozen_header
-from mailprobe.api.listfile.workbook.summary import SummaryParts
-from mailprobe.api.listfile.workbook.whole import check_whole
-from mailprobe.api.results.counts import ResultCounts
+from .styles import with_colours, with_filter, with_frozen_header
+from .summary import SummaryParts
+from .whole import check_whole
 
 COMPRESSION = 4  # zlib's level: a third of the default's time for 5 % more octets
 ZIP64_OCTETS = 1 << 30  # a part that may exceed 2 GiB needs ZIP64 fields; half of that for safety

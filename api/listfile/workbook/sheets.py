@@ -14,26 +14,26 @@ from itertools import islice
 from typing import IO, BinaryIO
 from xml.parsers import expat
 
-from mailprobe.api.listfile.bounds import (
+from ..bounds import (
     COLUMNS_MAX,
     ROW_CHARACTERS_MAX,
     SHORT_CHARACTERS,
     excess_of,
 )
-from mailprobe.api.listfile.dialect import RawRecord
-from mailprobe.api.listfile.survey import BadList, Survey
-from mailprobe.api.listfile.tables import Records, Unvalued
-from mailprobe.api.listfile.text import Watched
-from mailprobe.api.listfile.workbook.markup import (
+from ..dialect import RawRecord
+from ..survey import BadList, Survey
+from ..tables import Records, Unvalued
+from ..text import Watched
+from .markup import (
     DEPTH_MAX,
     fed_pieces,
     local_name,
     open_parser,
     tag_end,
 )
-from mailprobe.api.listfile.workbook.numbers import number_text
-from mailprobe.api.listfile.workbook.package import UNREADABLE, NotAWorkbook, Package
-from mailprobe.api.listfile.workbook.strings import unescaped
+from .numbers import number_text
+from .package import UNREADABLE, NotAWorkbook, Package
+from .strings import unescaped
 
 AROUND_OCTETS_MAX = 1 << 24  # 16 MiB around the rows: twice what the most links in a sheet take
 ROWS_MAX = 1_048_576

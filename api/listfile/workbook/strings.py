@@ -4,8 +4,8 @@ import re
 from array import array
 from typing import IO
 
-from mailprobe.api.listfile.bounds import CELL_CHARACTERS_MAX
-from mailprobe.api.listfile.workbook.markup import DEPTH_MAX, fed_pieces, local_name, open_parser
+from ..bounds import CELL_CHARACTERS_MAX
+from .markup import DEPTH_MAX, fed_pieces, local_name, open_parser
 
 STRINGS_OCTETS_MAX = 1 << 26  # 64 MiB of memory: two million addresses
 NUMBER_OCTETS = 8  # of a string's place

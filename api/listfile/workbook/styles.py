@@ -7,8 +7,8 @@ expected stays as it is.
 import re
 from collections.abc import Mapping
 
-from mailprobe.api.listfile.workbook.markup import Element, elements_of, with_children
-from mailprobe.api.results.lights import LIGHT_COLOURS, STATUS_COLOURS, StatusColour
+from ...results.lights import LIGHT_COLOURS, STATUS_COLOURS, StatusColour
+from .markup import Element, elements_of, with_children
 
 # The fills that spreadsheets use for good, neutral and bad, and their light grey.
 FILLS: Mapping[StatusColour, str] = {

@@ -8,16 +8,16 @@ import io
 import zipfile
 from typing import TYPE_CHECKING
 
-from mailprobe.api.listfile.workbook.markup import elements_of, escaped, with_children
-from mailprobe.api.listfile.workbook.package import TYPES_PART
-from mailprobe.api.listfile.workbook.styles import FILLS
-from mailprobe.api.results.counts import ResultCounts
-from mailprobe.api.results.lights import LIGHT_COLOURS, WORDS
+from ...results.counts import ResultCounts
+from ...results.lights import LIGHT_COLOURS, WORDS
+from .markup import elements_of, escaped, with_children
+from .package import TYPES_PART
+from .styles import FILLS
 
 if TYPE_CHECKING:
     import xlsxwriter
 
-    from mailprobe.api.listfile.workbook.package import Package, SheetEntry
+    from .package import Package, SheetEntry
 
 TITLE = "mailprobe summary"
 STEM = "mailprobe_summary"

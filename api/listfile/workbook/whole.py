@@ -10,15 +10,15 @@ import zipfile
 from typing import IO, BinaryIO
 from xml.parsers import expat
 
-from mailprobe.api.listfile.workbook.markup import (
+from ...terminal import plain
+from .markup import (
     DEPTH_MAX,
     TOKEN_OCTETS_MAX,
     fed_pieces,
     local_name,
     open_parser,
 )
-from mailprobe.api.listfile.workbook.package import NotAWorkbook, target_part
-from mailprobe.api.terminal import plain
+from .package import NotAWorkbook, target_part
 
 RELATIONS = ".rels"
 XML_ENDINGS = (".xml", RELATIONS)

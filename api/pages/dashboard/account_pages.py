@@ -7,24 +7,32 @@ from typing import get_args
 import msgspec
 from quart import Blueprint, Response, request
 
-from mailprobe.api.alerts.thresholds import TEST
-from mailprobe.api.forms.script import script_tag
-from mailprobe.api.http.exchange import admission_of
-from mailprobe.api.keys import PUBLISHABLE, key_hash, kind_of, mint
-from mailprobe.api.keys import shown as shown_key
-from mailprobe.api.operations.keys import (
+from mailprobe.engine.address import NotAnAddress, parse
+from mailprobe.storage.accounts import NewKey
+from mailprobe.storage.contract import KEY_USE_EVERY
+from mailprobe.storage.records import Account, Actor, SoldTier, Tier
+from mailprobe.storage.store import Store
+
+from ...alerts.thresholds import TEST
+from ...forms.script import script_tag
+from ...http.exchange import admission_of
+from ...keys import PUBLISHABLE, key_hash, kind_of, mint
+from ...keys import shown as shown_key
+from ...operations.keys import (
     CreateKeyRequest,
     ManagementCreateKeyResponse,
     ManagementKeysListResponse,
 )
-from mailprobe.api.pages.dashboard.form_keys import (
+from ...quota.plans import MICROS_PER_EUR, UNLIMITED
+from ...quota.pricing import micros_of
+from .form_keys import (
     BAD_LABEL,
     WrongField,
     is_wanted,
     make_form_key,
     revoke_form_key,
 )
-from mailprobe.api.pages.dashboard.frame import (
+from .frame import (
     HOME,
     NOTHING_TYPED,
     Frame,
@@ -34,15 +42,8 @@ from mailprobe.api.pages.dashboard.frame import (
     form_fields,
     is_operator,
 )
-from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie, ShownKeys
-from mailprobe.api.pages.dashboard.start_page import START, key_cookie
-from mailprobe.api.quota.plans import MICROS_PER_EUR, UNLIMITED
-from mailprobe.api.quota.pricing import micros_of
-from mailprobe.engine.address import NotAnAddress, parse
-from mailprobe.storage.accounts import NewKey
-from mailprobe.storage.contract import KEY_USE_EVERY
-from mailprobe.storage.records import Account, Actor, SoldTier, Tier
-from mailprobe.storage.store import Store
+from .shown_keys import NO_KEYS, KeyCookie, ShownKeys
+from .start_page import START, key_cookie
 
 KEYS = f"{HOME}/keys"
 USES_STORED_WITHIN = timedelta(minutes=2)  # they are stored every minute

@@ -6,12 +6,13 @@ from urllib.parse import urlencode
 from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 
-from mailprobe.api.operations.audit import KINDS, AuditChange, AuditEntry, AuditResponse
-from mailprobe.api.operations.operation import StreamedParts
-from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame
-from mailprobe.api.pages.dashboard.operators import ACCOUNTS
 from mailprobe.storage.audit import ActKind
 from mailprobe.storage.records import ActorKind
+
+from ...operations.audit import KINDS, AuditChange, AuditEntry, AuditResponse
+from ...operations.operation import StreamedParts
+from .frame import HEADERS, HOME, Frame
+from .operators import ACCOUNTS
 
 AUDIT = f"{HOME}/audit"
 ENTRIES_SHOWN = 50  # what one looks through at a time

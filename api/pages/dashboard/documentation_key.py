@@ -8,18 +8,19 @@ from contextlib import suppress
 
 from quart import Blueprint, Response, request
 
-from mailprobe.api.http.exchange import admission_of
-from mailprobe.api.keys import key_hash
-from mailprobe.api.operations.keys import CreateKeyRequest, ManagementCreateKeyResponse
-from mailprobe.api.pages import documents
-from mailprobe.api.pages.dashboard.frame import HOME, Frame, away, caller, form_fields
-from mailprobe.api.pages.dashboard.roles import may
-from mailprobe.api.pages.dashboard.shown_keys import KeyCookie, ShownKeys
-from mailprobe.api.pages.dashboard.sign_ins import COOKIE, SIGN_IN_S
-from mailprobe.api.pages.examples import SignedInReader
-from mailprobe.api.refusals import KeyNotFound
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
+
+from ...http.exchange import admission_of
+from ...keys import key_hash
+from ...operations.keys import CreateKeyRequest, ManagementCreateKeyResponse
+from ...refusals import KeyNotFound
+from .. import documents
+from ..examples import SignedInReader
+from .frame import HOME, Frame, away, caller, form_fields
+from .roles import may
+from .shown_keys import KeyCookie, ShownKeys
+from .sign_ins import COOKIE, SIGN_IN_S
 
 KEY_FORM = f"{HOME}/documentation-key"
 LABEL = "Documentation"

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 import msgspec
 
-from mailprobe.api.forms.origins import RATE_DEFAULT, read_origins
-from mailprobe.api.keys import PUBLISHABLE, key_hash, kind_of, mint, shown
-from mailprobe.api.operations.keys import CreateKeyRequest
-from mailprobe.api.refusals import KeysTooFast, TooManyKeys
-from mailprobe.api.service import Service
 from mailprobe.storage.contract import KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.records import Actor, Caller
+
+from ...forms.origins import RATE_DEFAULT, read_origins
+from ...keys import PUBLISHABLE, key_hash, kind_of, mint, shown
+from ...operations.keys import CreateKeyRequest
+from ...refusals import KeysTooFast, TooManyKeys
+from ...service import Service
 
 # A fresh key has a fresh minute; sites are few, so no one needs more.
 FORM_KEYS_A_MINUTE = 5

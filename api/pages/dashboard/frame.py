@@ -21,18 +21,28 @@ import trio
 from quart import Response, current_app, g, render_template, request
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.error_table import row_of
-from mailprobe.api.http.exchange import admission_of, headers_of_scope, request_id_of
-from mailprobe.api.observability.request_context import present
-from mailprobe.api.operations.operation import Call, OperationReply
-from mailprobe.api.operations.table import OPERATIONS
-from mailprobe.api.pages.dashboard.assets import assets
-from mailprobe.api.pages.dashboard.instants import when
-from mailprobe.api.pages.dashboard.multipart import MEDIA_TYPE, NoToken, Part, read_parts
-from mailprobe.api.pages.dashboard.operators import Operators
-from mailprobe.api.pages.dashboard.refusal_words import words_of
-from mailprobe.api.pages.dashboard.roles import LEAST, may
-from mailprobe.api.pages.dashboard.sign_ins import (
+from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.people.people import Person, Role
+from mailprobe.storage.records import Actor, Caller
+
+from ...error_table import row_of
+from ...http.exchange import admission_of, headers_of_scope, request_id_of
+from ...observability.request_context import present
+from ...operations.operation import Call, OperationReply
+from ...operations.table import OPERATIONS
+from ...refusals import InvalidRequest, OurFault, Refusal, SlowBody
+from ...rest.app import this_request
+from ...rest.dispatch import perform, refusal_of_store
+from ...results.advice import ANSWERS_BY_COLOUR
+from ...schema import BODY_OCTETS_MAX, BODY_S_MAX
+from ...service import Service
+from .assets import assets
+from .instants import when
+from .multipart import MEDIA_TYPE, NoToken, Part, read_parts
+from .operators import Operators
+from .refusal_words import words_of
+from .roles import LEAST, may
+from .sign_ins import (
     BROWSER_COOKIE,
     BROWSER_S,
     INVITATIONS_S,
@@ -43,15 +53,6 @@ from mailprobe.api.pages.dashboard.sign_ins import (
     cookie_name,
     is_same_site,
 )
-from mailprobe.api.refusals import InvalidRequest, OurFault, Refusal, SlowBody
-from mailprobe.api.rest.app import this_request
-from mailprobe.api.rest.dispatch import perform, refusal_of_store
-from mailprobe.api.results.advice import ANSWERS_BY_COLOUR
-from mailprobe.api.schema import BODY_OCTETS_MAX, BODY_S_MAX
-from mailprobe.api.service import Service
-from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.people.people import Person, Role
-from mailprobe.storage.records import Actor, Caller
 
 log = logging.getLogger("mailprobe.dashboard")
 

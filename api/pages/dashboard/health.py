@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from mailprobe.api.operations.list_jobs import ListResponse
-from mailprobe.api.pages.dashboard.frame import HOME, LISTS_PAGE
-from mailprobe.api.pages.dashboard.operators import PAGE as OPERATOR_PAGE
-from mailprobe.api.service import Service
 from mailprobe.storage.records import Job
+
+from ...operations.list_jobs import ListResponse
+from ...service import Service
+from .frame import HOME, LISTS_PAGE
+from .operators import PAGE as OPERATOR_PAGE
 
 SHOWN_MAX = 10
 JOBS_SEEN = 200

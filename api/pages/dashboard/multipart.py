@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from werkzeug.http import parse_options_header
 
-from mailprobe.api.refusals import InvalidRequest, PayloadTooLarge, Refusal
+from ...refusals import InvalidRequest, PayloadTooLarge, Refusal
 
 MEDIA_TYPE = "multipart/form-data"
 BOUNDARY_CHARACTERS_MAX = 70  # RFC 2046 5.1.1

@@ -5,16 +5,17 @@ from datetime import date, timedelta
 
 from quart import Blueprint, Response, request
 
-from mailprobe.api.operations.list_jobs import ListsResponse
-from mailprobe.api.operations.usage import USAGE_DAYS, ManagementUsageSummaryResponse
-from mailprobe.api.pages.dashboard.account_pages import euros_of
-from mailprobe.api.pages.dashboard.frame import HOME, Frame, caller, is_operator
-from mailprobe.api.pages.dashboard.health import trouble_of, was_tested
-from mailprobe.api.pages.dashboard.work.work_pages import shown_lists
-from mailprobe.api.pages.icons import KINDS, ChartDay, stacked_days
-from mailprobe.api.quota.pricing import eur_up, overage_micros
-from mailprobe.api.results.advice import ANSWERS_BY_COLOUR
 from mailprobe.storage.records import DayCount
+
+from ...operations.list_jobs import ListsResponse
+from ...operations.usage import USAGE_DAYS, ManagementUsageSummaryResponse
+from ...quota.pricing import eur_up, overage_micros
+from ...results.advice import ANSWERS_BY_COLOUR
+from ..icons import KINDS, ChartDay, stacked_days
+from .account_pages import euros_of
+from .frame import HOME, Frame, caller, is_operator
+from .health import trouble_of, was_tested
+from .work.work_pages import shown_lists
 
 UNDER_WAY = frozenset({"reading", "running"})
 LISTS_SHOWN = 10

@@ -5,9 +5,9 @@ The API's texts name routes, headers and fields. A refusal without a row here ke
 
 from collections.abc import Mapping
 
-from mailprobe.api import refusals
-from mailprobe.api.error_table import Links, body_of
-from mailprobe.api.refusals import InvalidRequest, Refusal
+from ... import refusals
+from ...error_table import Links, body_of
+from ...refusals import InvalidRequest, Refusal
 
 AGAIN = "Try again in a few seconds."
 CORRECT = "Correct it, and send it again."

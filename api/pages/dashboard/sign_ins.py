@@ -20,14 +20,15 @@ import msgspec
 import trio
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 
-from mailprobe.api.forms.origins import origin_of
-from mailprobe.api.forms.visitors import network_of
-from mailprobe.api.rest.auth import authenticate
-from mailprobe.api.service import OpenIdAttempt
 from mailprobe.storage.people.people import Person, Role
 from mailprobe.storage.people.sign_ins import SEEN_EVERY, NewSignIn
 from mailprobe.storage.records import Actor, Caller
 from mailprobe.storage.store import Store
+
+from ...forms.origins import origin_of
+from ...forms.visitors import network_of
+from ...rest.auth import authenticate
+from ...service import OpenIdAttempt
 
 COOKIE = "mailprobe_session"
 # Over https a browser takes this name from our own host alone, not from one beside or above it: such

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from quart import Blueprint, Response, request
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.operations.keys import CreateKeyRequest, ManagementCreateKeyResponse
-from mailprobe.api.operations.list_jobs import ListResponse, ListsResponse
-from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, LISTS_PAGE, Frame, away, caller
-from mailprobe.api.pages.dashboard.shown_keys import KeyCookie, ShownKeys
-from mailprobe.api.pages.dashboard.try_page import curl_of
-from mailprobe.api.refusals import KeyNotFound
-from mailprobe.api.sandbox.addresses import DOMAIN
 from mailprobe.storage.records import Caller, Key
+
+from ...operations.keys import CreateKeyRequest, ManagementCreateKeyResponse
+from ...operations.list_jobs import ListResponse, ListsResponse
+from ...refusals import KeyNotFound
+from ...sandbox.addresses import DOMAIN
+from .frame import HEADERS, HOME, LISTS_PAGE, Frame, away, caller
+from .shown_keys import KeyCookie, ShownKeys
+from .try_page import curl_of
 
 START = f"{HOME}/start"
 KEY_VARIABLE = "$MAILPROBE_KEY"

@@ -13,11 +13,22 @@ import msgspec
 from msgspec.structs import replace
 from quart import Blueprint, Response, request
 
-from mailprobe.api.cells.unwrapping import read_cell
-from mailprobe.api.error_table import row_of
-from mailprobe.api.operations.verify import VerifyEmailResult, VerifyRequest
-from mailprobe.api.pages.dashboard.conversation import explained_turns, text_of
-from mailprobe.api.pages.dashboard.frame import (
+from mailprobe.engine.evidence import Evidence
+from mailprobe.engine.verdict import Verdict
+
+from ...cells.unwrapping import read_cell
+from ...error_table import row_of
+from ...operations.verify import VerifyEmailResult, VerifyRequest
+from ...refusals import (
+    BounceNotFound,
+    HardCapReached,
+    QuotaExhausted,
+    RateLimited,
+    Refusal,
+)
+from ...results.advice import ADVICE, advice_of, answer_of, layers_of, why_of
+from .conversation import explained_turns, text_of
+from .frame import (
     HOME,
     Frame,
     at_most_once,
@@ -25,17 +36,7 @@ from mailprobe.api.pages.dashboard.frame import (
     form_fields,
     is_operator,
 )
-from mailprobe.api.pages.dashboard.refusal_words import words_of
-from mailprobe.api.refusals import (
-    BounceNotFound,
-    HardCapReached,
-    QuotaExhausted,
-    RateLimited,
-    Refusal,
-)
-from mailprobe.api.results.advice import ADVICE, advice_of, answer_of, layers_of, why_of
-from mailprobe.engine.evidence import Evidence
-from mailprobe.engine.verdict import Verdict
+from .refusal_words import words_of
 
 TITLE = "Try an address"
 EMAIL_CHARACTERS_MAX = 320  # as the form's field; the parser refuses longer ones

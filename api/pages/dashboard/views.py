@@ -3,8 +3,10 @@
 from quart import Blueprint, Response, request
 from werkzeug.exceptions import HTTPException, NotFound
 
-from mailprobe.api.admission.connections import LiveConnections
-from mailprobe.api.pages.dashboard import (
+from ...admission.connections import LiveConnections
+from ...refusals import PayloadTooLarge
+from ..icons import bar, icon, mark, per_cent, postmark
+from . import (
     account_pages,
     audit_page,
     documentation_key,
@@ -12,23 +14,21 @@ from mailprobe.api.pages.dashboard import (
     start_page,
     try_page,
 )
-from mailprobe.api.pages.dashboard.assets import assets_by_url
-from mailprobe.api.pages.dashboard.frame import HEADERS, HOME, Frame, away
-from mailprobe.api.pages.dashboard.instants import clock
-from mailprobe.api.pages.dashboard.operator import accounts as operator_accounts
-from mailprobe.api.pages.dashboard.operator import checks as operator_checks
-from mailprobe.api.pages.dashboard.operator import egresses as operator_egresses
-from mailprobe.api.pages.dashboard.operator import page as operator_page
-from mailprobe.api.pages.dashboard.people import people_page, sign_in_pages
-from mailprobe.api.pages.dashboard.work import (
+from .assets import assets_by_url
+from .frame import HEADERS, HOME, Frame, away
+from .instants import clock
+from .operator import accounts as operator_accounts
+from .operator import checks as operator_checks
+from .operator import egresses as operator_egresses
+from .operator import page as operator_page
+from .people import people_page, sign_in_pages
+from .work import (
     job_pages,
     list_events,
     list_report,
     list_table,
     work_pages,
 )
-from mailprobe.api.pages.icons import bar, icon, mark, per_cent, postmark
-from mailprobe.api.refusals import PayloadTooLarge
 
 KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import httpx
 
-from mailprobe.bench.harness.figures import MissingRequirement
-from mailprobe.bench.load.service_process import ServiceFailed, ServiceProcess
+from ...harness.figures import MissingRequirement
+from ..service_process import ServiceFailed, ServiceProcess
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext

@@ -13,11 +13,11 @@ from http.client import HTTPConnection, HTTPException
 from itertools import count
 from pathlib import Path
 
-from mailprobe.bench.harness.figures import RESULTS, Figure
-from mailprobe.bench.lab import Lab, start_lab
-from mailprobe.bench.load.callback_receiver import HANGS, CallbackReceiver, open_receiver
-from mailprobe.bench.load.service_process import PLANS, SINGLE, ServiceProcess, start_service
-from mailprobe.bench.suites.serving.watched_singles import watched_singles
+from ...harness.figures import RESULTS, Figure
+from ...lab import Lab, start_lab
+from ...load.callback_receiver import HANGS, CallbackReceiver, open_receiver
+from ...load.service_process import PLANS, SINGLE, ServiceProcess, start_service
+from .watched_singles import watched_singles
 
 UPLOADS = 20
 NEIGHBOURS = 4  # accounts: each sends at most 20 lists a minute

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from mailprobe.bench.lab.hostile_files import HostileFile
+from ...lab.hostile_files import HostileFile
 
 AT_ONCE = 2  # as many as a service reads
 LISTS_OF_AN_ACCOUNT = 8  # ten that have not ended are its limit

@@ -9,13 +9,14 @@ import time
 from pathlib import Path
 
 from mailprobe.api.settings import Settings
-from mailprobe.bench.harness.figures import RESULTS, Figure
-from mailprobe.bench.lab import start_lab
-from mailprobe.bench.lab.hostile_files import files
-from mailprobe.bench.load.list_uploads import measure_lists
-from mailprobe.bench.load.people_lists import measure_people
-from mailprobe.bench.load.service_process import PLANS, ServiceProcess, start_service
-from mailprobe.bench.suites.serving.file_attack import (
+
+from ...harness.figures import RESULTS, Figure
+from ...lab import start_lab
+from ...lab.hostile_files import files
+from ...load.list_uploads import measure_lists
+from ...load.people_lists import measure_people
+from ...load.service_process import PLANS, ServiceProcess, start_service
+from .file_attack import (
     accounts_for,
     database_octets,
     made,

@@ -17,11 +17,11 @@ from typing import Any
 
 import httpx
 
-from mailprobe.bench.harness.figures import RESULTS, Figure, MissingRequirement
-from mailprobe.bench.load.private_postgres import NoPostgres, private_postgres
-from mailprobe.bench.load.service_process import PLANS, ServiceProcess, start_service
-from mailprobe.bench.load.smtp_sink import SmtpSink, start_sink
-from mailprobe.bench.suites.serving import fleet_lists
+from ...harness.figures import RESULTS, Figure, MissingRequirement
+from ...load.private_postgres import NoPostgres, private_postgres
+from ...load.service_process import PLANS, ServiceProcess, start_service
+from ...load.smtp_sink import SmtpSink, start_sink
+from . import fleet_lists
 
 PROCESSES = 3
 ROWS = 6_000

@@ -10,9 +10,13 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.load.delay_relay import delayed
-from mailprobe.bench.load.running_lists import (
+from mailprobe.storage import open_store
+from mailprobe.storage.list_records import ListState
+from mailprobe.storage.store import Store
+
+from ...harness.figures import Figure
+from ...load.delay_relay import delayed
+from ...load.running_lists import (
     UNITS,
     AnsweredLists,
     answered,
@@ -22,10 +26,7 @@ from mailprobe.bench.load.running_lists import (
     start_list,
     store_list,
 )
-from mailprobe.bench.load.store_load import SECRET, retry
-from mailprobe.storage import open_store
-from mailprobe.storage.list_records import ListState
-from mailprobe.storage.store import Store
+from ...load.store_load import SECRET, retry
 
 DELAY_MS = 1.0
 MEASURED_S = 10.0

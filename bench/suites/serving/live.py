@@ -19,10 +19,11 @@ import trio
 from mailprobe.api.cli.remote.live_way import PATH, open_live_socket
 from mailprobe.api.cli.remote.source import Way, open_remote_source
 from mailprobe.api.cli.source import AnswerSource
-from mailprobe.bench.harness.figures import RESULTS, Figure
-from mailprobe.bench.lab import start_lab
-from mailprobe.bench.load.service_process import PLANS, ServiceProcess, start_service
-from mailprobe.bench.suites.serving.service import first_lines
+
+from ...harness.figures import RESULTS, Figure
+from ...lab import start_lab
+from ...load.service_process import PLANS, ServiceProcess, start_service
+from .service import first_lines
 
 ADDRESSES = 4_000
 ROUNDS = 5

@@ -14,11 +14,12 @@ import httpx
 from mailprobe.api.forms.script import script_text
 from mailprobe.api.pages.dashboard.assets import assets
 from mailprobe.api.pages.views import STATIC, static_text
-from mailprobe.bench.harness.figures import RESULTS, Figure
-from mailprobe.bench.lab import start_lab
-from mailprobe.bench.load.pages.long_list import lengthen
-from mailprobe.bench.load.pages.page_reader import PageReader, open_browser, painted_ms, signed_in
-from mailprobe.bench.load.service_process import ServiceFailed, ServiceProcess, start_service
+
+from ...harness.figures import RESULTS, Figure
+from ...lab import start_lab
+from ...load.pages.long_list import lengthen
+from ...load.pages.page_reader import PageReader, open_browser, painted_ms, signed_in
+from ...load.service_process import ServiceFailed, ServiceProcess, start_service
 
 PLANS = "[scale]\nrate_limit_per_min = 1000000000\n"  # the list does not wait for its minute
 ROWS = 1_000_000

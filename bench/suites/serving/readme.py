@@ -6,9 +6,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from mailprobe.bench.harness.figures import RESULTS, Figure
-from mailprobe.bench.lab import start_lab
-from mailprobe.bench.load.service_process import (
+from ...harness.figures import RESULTS, Figure
+from ...lab import start_lab
+from ...load.service_process import (
     MAILPROBE,
     OWN,
     ServiceFailed,

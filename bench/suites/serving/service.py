@@ -27,13 +27,15 @@ import trio
 from mailprobe.api.cli.remote.source import open_remote_source
 from mailprobe.api.cli.remote.stream_way import PATH as STREAM
 from mailprobe.api.cli.remote.stream_way import REQUEST_ADDRESSES_MAX
-from mailprobe.bench.harness.engine_runs import wrong
-from mailprobe.bench.harness.figures import NOT_MEASURED, RESULTS, Figure
-from mailprobe.bench.lab import start_lab
-from mailprobe.bench.load.empty_route import PATH as EMPTY
-from mailprobe.bench.load.load_generator import Flooded, flood, generate_load, request
-from mailprobe.bench.load.neighbours import measure_burst, measure_neighbours
-from mailprobe.bench.load.service_process import (
+from mailprobe.engine import Verdict
+
+from ...harness.engine_runs import wrong
+from ...harness.figures import NOT_MEASURED, RESULTS, Figure
+from ...lab import start_lab
+from ...load.empty_route import PATH as EMPTY
+from ...load.load_generator import Flooded, flood, generate_load, request
+from ...load.neighbours import measure_burst, measure_neighbours
+from ...load.service_process import (
     PLANS,
     ROOT,
     SINGLE,
@@ -44,8 +46,7 @@ from mailprobe.bench.load.service_process import (
     cpu_s_of,
     start_service,
 )
-from mailprobe.bench.processes import stop_process
-from mailprobe.engine import Verdict
+from ...processes import stop_process
 
 ADDRESSES = 2_000
 FIRST_LINES = 10  # requests whose first line is timed, one after the other

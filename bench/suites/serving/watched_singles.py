@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
-from mailprobe.bench.load.service_process import SINGLE
+from ...load.service_process import SINGLE
 
 EVERY_S = 0.02
 TIMEOUT_S = 150.0

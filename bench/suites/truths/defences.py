@@ -23,16 +23,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import trio
 from rich.console import Console
 
-from mailprobe.bench.harness.confusion import KnownTruth, Matrix, ReportedAddress
-from mailprobe.bench.harness.engine_runs import open_watched
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.harness.tables import figure_table
-from mailprobe.bench.lab import Lab, start_lab
-from mailprobe.bench.lab.defences import FAR, LISTS, NEAR, ONE_HOST, SLOW, ListShape
-from mailprobe.bench.lab.scenarios import build
-from mailprobe.bench.suites.truths.hours import counts_of, verify_in_hours
-from mailprobe.bench.suites.truths.runs import clean, judge, shuffled, verify
 from mailprobe.engine import Engine
+
+from ...harness.confusion import KnownTruth, Matrix, ReportedAddress
+from ...harness.engine_runs import open_watched
+from ...harness.figures import Figure
+from ...harness.tables import figure_table
+from ...lab import Lab, start_lab
+from ...lab.defences import FAR, LISTS, NEAR, ONE_HOST, SLOW, ListShape
+from ...lab.scenarios import build
+from .hours import counts_of, verify_in_hours
+from .runs import clean, judge, shuffled, verify
 
 PASSES, PASS_S = 3, 6.0  # a host without an answer is asked again after 5 s (catchall.UNANSWERED_S)
 LIST_S = 400.0  # then a list is ended with what it knows

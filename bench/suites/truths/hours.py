@@ -18,12 +18,13 @@ from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
 from mailprobe.api.cli.cleaning.passes import Passes, Recheck
 from mailprobe.api.cli.source import OwnEngine
 from mailprobe.api.listfile.journal import VERSION, Header, open_journal
-from mailprobe.bench.harness.confusion import ReportedAddress
-from mailprobe.bench.lab.defence_counts import count_kinds
-from mailprobe.bench.lab.scenario import Scenario
 from mailprobe.engine import EngineSettings, open_engine
 from mailprobe.engine.settings import DOH_URLS
-from mailprobe.engine.testing.fake_network import open_fake_network
+
+from ...harness.confusion import ReportedAddress
+from ...lab.defence_counts import count_kinds
+from ...lab.scenario import Scenario
+from ...world.fake_network import open_fake_network
 
 # `--recheck 10 --recheck-after 5m,1h --patience 4h`: the patience of a list job.
 RECHECK = Recheck(passes=PASSES_MAX, after_s=(300.0, 3600.0), patience_s=4 * 3600.0)

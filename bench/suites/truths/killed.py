@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from mailprobe.bench.harness.confusion import (
+from ...harness.confusion import (
     REPORTED,
     KnownTruth,
     Matrix,
@@ -22,11 +22,11 @@ from mailprobe.bench.harness.confusion import (
     remarks,
     unanswered,
 )
-from mailprobe.bench.harness.figures import RESULTS, Figure
-from mailprobe.bench.lab import Lab
-from mailprobe.bench.load.clean_process import CleanProcess
-from mailprobe.bench.load.service_process import PLANS, ServiceProcess, start_service
-from mailprobe.bench.suites.truths.runs import PATIENCE_S
+from ...harness.figures import RESULTS, Figure
+from ...lab import Lab
+from ...load.clean_process import CleanProcess
+from ...load.service_process import PLANS, ServiceProcess, start_service
+from .runs import PATIENCE_S
 
 ROWS = 2_000
 KILLED_AT = 1_000  # answers

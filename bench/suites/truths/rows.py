@@ -16,13 +16,14 @@ import trio
 from rich.console import Console
 from trio.testing import MockClock
 
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.harness.tables import figure_table
 from mailprobe.engine import Engine, EngineSettings, open_answers, open_engine
 from mailprobe.engine.lights import light_of
 from mailprobe.engine.settings import DOH_URLS
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.host_profiles import new_host
+
+from ...harness.figures import Figure
+from ...harness.tables import figure_table
+from ...world.fake_network import FakeNetwork, open_fake_network
+from ...world.host_profiles import new_host
 
 PATIENCE_S = 4 * 3600.0
 PAUSE_S = 1.0  # before a list asks again, at least

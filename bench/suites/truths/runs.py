@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mailprobe.bench.harness.confusion import KnownTruth, Matrix, ReportedAddress, remarks
-from mailprobe.bench.harness.figures import RESULTS, Figure
-from mailprobe.bench.lab import Lab
-from mailprobe.bench.load.clean_process import CleanProcess
 from mailprobe.engine import Engine, open_answers
+
+from ...harness.confusion import KnownTruth, Matrix, ReportedAddress, remarks
+from ...harness.figures import RESULTS, Figure
+from ...lab import Lab
+from ...load.clean_process import CleanProcess
 
 PASSES = 2
 PATIENCE_S = 20  # of a list, for what mail hosts take: a run lasts minutes

@@ -14,16 +14,17 @@ from collections.abc import Sequence
 
 import trio
 
-from mailprobe.bench.harness.confusion import KnownTruth, ReportedAddress
-from mailprobe.bench.harness.engine_runs import open_watched
-from mailprobe.bench.harness.figures import Figure
-from mailprobe.bench.lab import Lab, start_lab
-from mailprobe.bench.lab.sequences import EACH_S_MAX, KNOWABLE_LATER
-from mailprobe.bench.suites.truths.defences import defence_figures
-from mailprobe.bench.suites.truths.killed import killed_figures
-from mailprobe.bench.suites.truths.rows import row_figures
-from mailprobe.bench.suites.truths.runs import Asked, clean, judge, shuffled, verify
 from mailprobe.engine.smtp.catchall import UNANSWERED_S
+
+from ...harness.confusion import KnownTruth, ReportedAddress
+from ...harness.engine_runs import open_watched
+from ...harness.figures import Figure
+from ...lab import Lab, start_lab
+from ...lab.sequences import EACH_S_MAX, KNOWABLE_LATER
+from .defences import defence_figures
+from .killed import killed_figures
+from .rows import row_figures
+from .runs import Asked, clean, judge, shuffled, verify
 
 BATCH, BATCHES, BATCHES_AT_A_TIME = 50, 16, 4
 SINGLES, SINGLES_EVERY_S = 200, 0.05

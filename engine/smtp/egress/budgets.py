@@ -1,6 +1,6 @@
 """Shares one connection budget among egresses: a host has permits for each of them."""
 
-from mailprobe.engine.smtp.connection_budget import ConnectionBudget, PermitHolder
+from ..connection_budget import ConnectionBudget, PermitHolder
 
 
 class EgressBudgets:

@@ -6,7 +6,7 @@ The library and the command line use it. A service has one that counts over its 
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from mailprobe.engine.egress import Egresses, EgressState, StateListeners
+from ...egress import Egresses, EgressState, StateListeners
 
 TRIAL_S = 900.0  # between two trials of a quarantined egress: each may cost it reputation
 DAY_S = 86400  # of Unix time

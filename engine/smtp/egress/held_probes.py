@@ -6,8 +6,8 @@ is bounded by the callers: a list's place counts, and a request's clock runs.
 
 import trio
 
-from mailprobe.engine.fair_queue import FairQueue
-from mailprobe.engine.smtp.probe import Probe
+from ...fair_queue import FairQueue
+from ..probe import Probe
 
 DROPPED_EVERY_S = 1.0  # to look through 20,000 takes 2 ms
 

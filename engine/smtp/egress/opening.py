@@ -7,25 +7,25 @@ from functools import partial
 
 import trio
 
-from mailprobe.engine.background import contained, supervised
-from mailprobe.engine.dns.routes import Routes
-from mailprobe.engine.egress import Egress, EgressControl
-from mailprobe.engine.net.dialer import Dial
-from mailprobe.engine.net.reactor import open_reactor
-from mailprobe.engine.observer import NO_OBSERVER, Observer
-from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.shared_cache import SharedCache
-from mailprobe.engine.smtp.catchall import Domains
-from mailprobe.engine.smtp.connection_budget import ConnectionBudget
-from mailprobe.engine.smtp.controls import SharedControls
-from mailprobe.engine.smtp.deadlines import ProbeAdmission
-from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
-from mailprobe.engine.smtp.egress.budgets import EgressBudgets
-from mailprobe.engine.smtp.egress.router import EgressRouter, ReadCause
-from mailprobe.engine.smtp.leases.ledger import RefusalLedger
-from mailprobe.engine.smtp.operators import MailOperators
-from mailprobe.engine.smtp.pool.engine_shared_cache import EngineSharedCache
-from mailprobe.engine.smtp.replies.rules import Rules
+from ...background import contained, supervised
+from ...dns.routes import Routes
+from ...egress import Egress, EgressControl
+from ...net.dialer import Dial
+from ...net.reactor import open_reactor
+from ...observer import NO_OBSERVER, Observer
+from ...settings import EngineSettings
+from ...shared_cache import SharedCache
+from ..catchall import Domains
+from ..connection_budget import ConnectionBudget
+from ..controls import SharedControls
+from ..deadlines import ProbeAdmission
+from ..dispatcher import ProbeDispatcher
+from ..leases.ledger import RefusalLedger
+from ..operators import MailOperators
+from ..pool.engine_shared_cache import EngineSharedCache
+from ..replies.rules import Rules
+from .budgets import EgressBudgets
+from .router import EgressRouter, ReadCause
 
 
 @asynccontextmanager

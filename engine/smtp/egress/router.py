@@ -14,17 +14,15 @@ from typing import NamedTuple
 
 import trio
 
-from mailprobe.engine.dns.messages import MailExchange
-from mailprobe.engine.egress import Egress, EgressControl
-from mailprobe.engine.observer import EngineStatistics
-from mailprobe.engine.smtp.deadlines import ProbeAdmission
-from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
-from mailprobe.engine.smtp.egress.choice import score, seed_of
-from mailprobe.engine.smtp.egress.held_probes import HeldProbes
-from mailprobe.engine.smtp.egress.standing import EgressStanding
-from mailprobe.engine.smtp.operators import OTHERS, MailOperators
-from mailprobe.engine.smtp.pool.pool import Pool
-from mailprobe.engine.smtp.probe import (
+from ...dns.messages import MailExchange
+from ...egress import Egress, EgressControl
+from ...observer import EngineStatistics
+from ...verdict import Blame, Outcome, Reason
+from ..deadlines import ProbeAdmission
+from ..dispatcher import ProbeDispatcher
+from ..operators import OTHERS, MailOperators
+from ..pool.pool import Pool
+from ..probe import (
     AWAITS_EGRESS,
     EGRESS_FAILED_RULE,
     EGRESS_FAMILY_RULE,
@@ -32,9 +30,11 @@ from mailprobe.engine.smtp.probe import (
     NO_EGRESS_RULE,
     Probe,
 )
-from mailprobe.engine.smtp.throttle import RestingHost
-from mailprobe.engine.smtp.tolerance.hosts import SpentBudget
-from mailprobe.engine.verdict import Blame, Outcome, Reason
+from ..throttle import RestingHost
+from ..tolerance.hosts import SpentBudget
+from .choice import score, seed_of
+from .held_probes import HeldProbes
+from .standing import EgressStanding
 
 log = logging.getLogger("mailprobe.egress")
 

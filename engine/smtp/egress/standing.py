@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 
-from mailprobe.engine.net.dialer import NO_BACKOFF
+from ...net.dialer import NO_BACKOFF
 
 ANSWERS_JUDGED = 200  # the latest ones: older ones say little of its reputation now
 ANSWERS_MIN = 20  # fewer may be a few bad hosts in a row

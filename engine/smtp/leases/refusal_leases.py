@@ -16,7 +16,7 @@ from typing import Protocol
 
 import trio
 
-from mailprobe.engine.smtp.leases.ledger import (
+from .ledger import (
     HostRecord,
     LeaseGrant,
     NotedRefusals,

@@ -2,18 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from mailprobe.engine.smtp.catchall import (
+from ...verdict import Outcome
+from ..catchall import (
     RANDOM_UNANSWERED,
     Acceptance,
     DomainAcceptance,
     deciding_rule,
 )
-from mailprobe.engine.smtp.controls import CHANGED_RULE
-from mailprobe.engine.smtp.tolerance.limits import Kind
-from mailprobe.engine.verdict import Outcome
+from ..controls import CHANGED_RULE
+from ..tolerance.limits import Kind
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.pool.pool import Pool
+    from .pool import Pool
 
 
 def settle_awaiting(

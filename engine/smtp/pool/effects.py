@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from mailprobe.engine.smtp.pool.catchall_tests import repeat_test, settle_awaiting
-from mailprobe.engine.smtp.pool.resting import record_failure
-from mailprobe.engine.smtp.session import effects as made
-from mailprobe.engine.smtp.session.effects import Effect
-from mailprobe.engine.smtp.session.host import IdleSession
+from ..session import effects as made
+from ..session.effects import Effect
+from ..session.host import IdleSession
+from .catchall_tests import repeat_test, settle_awaiting
+from .resting import record_failure
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.pool.pool import Pool
+    from .pool import Pool
 
 
 class RareEffects:

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from mailprobe.engine.shared_cache import Fact, SharedCache
-from mailprobe.engine.smtp.catchall import DOMAINS_MAX, Acceptance
+from ...shared_cache import Fact, SharedCache
+from ..catchall import DOMAINS_MAX, Acceptance
 
 VALUES = {Acceptance.ALL: "all", Acceptance.SOME: "some"}
 ACCEPTANCES = {value: acceptance for acceptance, value in VALUES.items()}

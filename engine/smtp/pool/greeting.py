@@ -5,21 +5,21 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.engine.net.tcp import EgressFailed
-from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.connection import SmtpConnection
-from mailprobe.engine.smtp.host_policy import start_tls
-from mailprobe.engine.smtp.pool.host import PoolHost
-from mailprobe.engine.smtp.pool.serving import ServedSession
-from mailprobe.engine.smtp.probe import EGRESS_FAILED_RULE, Cause
-from mailprobe.engine.smtp.replies.rules import Step
-from mailprobe.engine.smtp.session.failure_causes import CONNECTION_ERRORS, cause_of
-from mailprobe.engine.smtp.session.session import SmtpSession
-from mailprobe.engine.smtp.wire import RemoteProtocolError
-from mailprobe.engine.verdict import Outcome
+from ...net.tcp import EgressFailed
+from ...verdict import Outcome
+from .. import wire
+from ..connection import SmtpConnection
+from ..host_policy import start_tls
+from ..probe import EGRESS_FAILED_RULE, Cause
+from ..replies.rules import Step
+from ..session.failure_causes import CONNECTION_ERRORS, cause_of
+from ..session.session import SmtpSession
+from ..wire import RemoteProtocolError
+from .host import PoolHost
+from .serving import ServedSession
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.pool.pool import Pool
+    from .pool import Pool
 
 # Errors of our own network, not of the host.
 UNREACHABLE = frozenset(

@@ -8,13 +8,13 @@ the first one to greet takes the probes. Addresses of a list are not hedged.
 
 from collections.abc import Callable, Sequence
 
-from mailprobe.engine.dns.messages import Addresses
-from mailprobe.engine.dns.routes import Routes
-from mailprobe.engine.evidence import ConnectionAttempt
-from mailprobe.engine.smtp.pool.opening import HEDGE_S
-from mailprobe.engine.smtp.pool.pool import Pool
-from mailprobe.engine.smtp.pools import Pools
-from mailprobe.engine.smtp.probe import Probe
+from ...dns.messages import Addresses
+from ...dns.routes import Routes
+from ...evidence import ConnectionAttempt
+from ..pools import Pools
+from ..probe import Probe
+from .opening import HEDGE_S
+from .pool import Pool
 
 
 class Hedges:

@@ -5,26 +5,26 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from mailprobe.engine.dns.deadlines import DeadlineClock
-from mailprobe.engine.net.dialer import Dial
-from mailprobe.engine.net.reactor import ByteChannel
-from mailprobe.engine.observer import Observer
-from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.smtp.catchall import Domains
-from mailprobe.engine.smtp.controls import EgressControls
-from mailprobe.engine.smtp.host_memory import HostMemory
-from mailprobe.engine.smtp.operators import MailOperators
-from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.replies.rules import Rules
-from mailprobe.engine.smtp.tolerance.hosts import Tolerances
-from mailprobe.engine.verdict import Outcome
+from ...dns.deadlines import DeadlineClock
+from ...net.dialer import Dial
+from ...net.reactor import ByteChannel
+from ...observer import Observer
+from ...settings import EngineSettings
+from ...verdict import Outcome
+from ..catchall import Domains
+from ..controls import EgressControls
+from ..host_memory import HostMemory
+from ..operators import MailOperators
+from ..probe import Cause, Probe
+from ..replies.rules import Rules
+from ..tolerance.hosts import Tolerances
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.permits import Permits
-    from mailprobe.engine.smtp.pool.hedges import Hedges
-    from mailprobe.engine.smtp.pool.left_connections import LeftConnections
-    from mailprobe.engine.smtp.pool.pool import Pool
-    from mailprobe.engine.smtp.pools import Pools
+    from ..permits import Permits
+    from ..pools import Pools
+    from .hedges import Hedges
+    from .left_connections import LeftConnections
+    from .pool import Pool
 
 
 class HostFindings(Protocol):

@@ -19,25 +19,25 @@ from typing import TYPE_CHECKING
 import msgspec
 import trio
 
-from mailprobe.engine.dns.messages import Route
-from mailprobe.engine.dns.routes import Routes
-from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.shared_cache import KEPT_S_MAX, Fact
-from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, Domains
-from mailprobe.engine.smtp.host_memory import NAMES_OF_POOL_MAX, HostMemory
-from mailprobe.engine.smtp.pool.engine_shared_cache import (
+from ...dns.messages import Route
+from ...dns.routes import Routes
+from ...settings import EngineSettings
+from ...shared_cache import KEPT_S_MAX, Fact
+from ...verdict import LADDER, Outcome
+from ..catchall import Acceptance, DomainAcceptance, Domains
+from ..host_memory import NAMES_OF_POOL_MAX, HostMemory
+from ..probe import Cause
+from ..throttle import HostBackoff
+from .engine_shared_cache import (
     NOT,
     VALUES,
     EngineSharedCache,
     KnownAcceptance,
 )
-from mailprobe.engine.smtp.probe import Cause
-from mailprobe.engine.smtp.throttle import HostBackoff
-from mailprobe.engine.verdict import LADDER, Outcome
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.pool.pool import Pool
-    from mailprobe.engine.smtp.pools import Pools
+    from ..pools import Pools
+    from .pool import Pool
 
 STRUCK_S = 600.0  # after one refusal the next one counts as the second for so long, fleet-wide
 # An engine that was not refused itself waits longer: so one of the fleet tries the host first,

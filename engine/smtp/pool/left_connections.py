@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import trio
 
-from mailprobe.engine.smtp.connection import SmtpConnection
-from mailprobe.engine.smtp.permits import Permits
-from mailprobe.engine.smtp.pool.opening import RELEASE_S
-from mailprobe.engine.smtp.pool.pool import Pool
+from ..connection import SmtpConnection
+from ..permits import Permits
+from .opening import RELEASE_S
+from .pool import Pool
 
 LEFT_S = (
     30.0  # hosts hardly delay a reply for longer; one that hangs must not hold permits for good

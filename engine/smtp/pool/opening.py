@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.engine.evidence import ConnectionAttempt
-from mailprobe.engine.smtp.pool.greeting import Greeter
-from mailprobe.engine.smtp.pool.host import PoolHost
-from mailprobe.engine.smtp.pool.reply_times import FAR_S
-from mailprobe.engine.smtp.pool.resting import AVOID_S, is_outwaited, record_failure, send_on
-from mailprobe.engine.smtp.pool.serving import ServedSession
-from mailprobe.engine.smtp.probe import ADDRESSES_MAX, Cause, Probe
-from mailprobe.engine.smtp.throttle import NEVER
-from mailprobe.engine.verdict import Outcome
+from ...evidence import ConnectionAttempt
+from ...verdict import Outcome
+from ..probe import ADDRESSES_MAX, Cause, Probe
+from ..throttle import NEVER
+from .greeting import Greeter
+from .host import PoolHost
+from .reply_times import FAR_S
+from .resting import AVOID_S, is_outwaited, record_failure, send_on
+from .serving import ServedSession
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.pool.pool import Pool
+    from .pool import Pool
 
 HEDGE_S = 0.25  # without a greeting, then the next exchange is connected to as well
 HURRY_S = 0.15  # without a greeting, then further connections are opened

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from mailprobe.engine.smtp.host_memory import HostMemory
-from mailprobe.engine.smtp.operators import OTHERS
-from mailprobe.engine.smtp.pool.pool import Pool
-from mailprobe.engine.smtp.throttle import RestingHost
-from mailprobe.engine.smtp.tolerance.hosts import SpentBudget
+from ..host_memory import HostMemory
+from ..operators import OTHERS
+from ..throttle import RestingHost
+from ..tolerance.hosts import SpentBudget
+from .pool import Pool
 
 
 def resting_hosts(pools: Iterable[Pool], memory: HostMemory, now: float) -> list[RestingHost]:

@@ -10,37 +10,17 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from mailprobe.engine.fair_queue import FairQueue
-from mailprobe.engine.smtp import patience
-from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
-from mailprobe.engine.smtp.controls import HostControls
-from mailprobe.engine.smtp.host_policy import first_terms
-from mailprobe.engine.smtp.operators import OTHERS, MailOperator, MailSoftware, is_own_server
-from mailprobe.engine.smtp.pairing import Renamings
-from mailprobe.engine.smtp.pool.effects import RareEffects
-from mailprobe.engine.smtp.pool.host import PoolHost
-from mailprobe.engine.smtp.pool.opening import ConnectionOpener
-from mailprobe.engine.smtp.pool.refusals import RefusalMemory
-from mailprobe.engine.smtp.pool.reply_times import VENTURED, ReplyTimes
-from mailprobe.engine.smtp.pool.resting import (
-    NO_BUDGET,
-    HostRest,
-    cause_of_backoff,
-    record_failure,
-    reject_waiting,
-)
-from mailprobe.engine.smtp.pool.serving import ServedSession, run_connection
-from mailprobe.engine.smtp.pool.staffing import (
-    BACKLOG_S,
-    LATE_BACKLOG_S,
-    connections_max,
-    needs_connection,
-    opening_each_s,
-    width_of,
-)
-from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
-from mailprobe.engine.smtp.session.effects import (
+from ...fair_queue import FairQueue
+from ...verdict import Outcome
+from .. import patience
+from ..catchall import Acceptance, DomainAcceptance
+from ..controls import HostControls
+from ..host_policy import first_terms
+from ..operators import OTHERS, MailOperator, MailSoftware, is_own_server
+from ..pairing import Renamings
+from ..probe import Cause, Probe
+from ..replies.rules import ReplyMeaning, Step
+from ..session.effects import (
     BatchDone,
     Effect,
     Emit,
@@ -50,12 +30,32 @@ from mailprobe.engine.smtp.session.effects import (
     Requeued,
     Settled,
 )
-from mailprobe.engine.smtp.session.host import IdleSession
-from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
-from mailprobe.engine.smtp.throttle import HostConnections
-from mailprobe.engine.smtp.tolerance.limits import BAN_RULE, Growth, Kind
-from mailprobe.engine.smtp.wire import Conversation, SmtpReply
-from mailprobe.engine.verdict import Outcome
+from ..session.host import IdleSession
+from ..session.recipient_limits import REFUSALS_MAX
+from ..throttle import HostConnections
+from ..tolerance.limits import BAN_RULE, Growth, Kind
+from ..wire import Conversation, SmtpReply
+from .effects import RareEffects
+from .host import PoolHost
+from .opening import ConnectionOpener
+from .refusals import RefusalMemory
+from .reply_times import VENTURED, ReplyTimes
+from .resting import (
+    NO_BUDGET,
+    HostRest,
+    cause_of_backoff,
+    record_failure,
+    reject_waiting,
+)
+from .serving import ServedSession, run_connection
+from .staffing import (
+    BACKLOG_S,
+    LATE_BACKLOG_S,
+    connections_max,
+    needs_connection,
+    opening_each_s,
+    width_of,
+)
 
 ANSWERED_AT_ONCE = 64  # probes admitted at a time while the host is backed off
 QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few probes queued in lock-step

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.engine.smtp.catchall import DomainAcceptance, DomainAtHost
-from mailprobe.engine.smtp.pool.reply_times import Lateness
-from mailprobe.engine.smtp.pool.resting import end_backoff, record_failure
-from mailprobe.engine.smtp.probe import Cause
-from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
-from mailprobe.engine.smtp.session.failure_causes import refusal_outcome
-from mailprobe.engine.smtp.throttle import NEVER, NO_SILENCE, REFUSAL_BACKOFF_S
-from mailprobe.engine.smtp.wire import SmtpReply
-from mailprobe.engine.verdict import Outcome
+from ...verdict import Outcome
+from ..catchall import DomainAcceptance, DomainAtHost
+from ..probe import Cause
+from ..replies.rules import Meaning, ReplyMeaning
+from ..session.failure_causes import refusal_outcome
+from ..throttle import NEVER, NO_SILENCE, REFUSAL_BACKOFF_S
+from ..wire import SmtpReply
+from .reply_times import Lateness
+from .resting import end_backoff, record_failure
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.pool.pool import Pool
+    from .pool import Pool
 
 COLD_MAX = 3  # recipients in a row refused because of us, before a back-off from the domain
 COLD_DOMAINS_MAX = 3  # domains in a row backed off from, before a back-off from the host,

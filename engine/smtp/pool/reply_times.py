@@ -8,10 +8,10 @@ by itself.
 
 from dataclasses import dataclass
 
-from mailprobe.engine.smtp.pairing import EARLY
-from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
-from mailprobe.engine.smtp.throttle import NEVER
-from mailprobe.engine.smtp.wire import Conversation
+from ..pairing import EARLY
+from ..session.recipient_limits import REFUSALS_MAX
+from ..throttle import NEVER
+from ..wire import Conversation
 
 FAR_S = 0.075  # a host that takes this long to reply is far away
 EWMA = 0.3  # weight of the newest measurement

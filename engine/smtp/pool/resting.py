@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mailprobe.engine.evidence import ConnectionAttempt
-from mailprobe.engine.smtp.catchall import DomainAcceptance
-from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.throttle import BACKOFF_AFTER, NEVER, HostBackoff
-from mailprobe.engine.smtp.tolerance.limits import BAN_RULE, BUDGET_RULE
-from mailprobe.engine.verdict import Outcome
+from ...evidence import ConnectionAttempt
+from ...verdict import Outcome
+from ..catchall import DomainAcceptance
+from ..probe import Cause, Probe
+from ..throttle import BACKOFF_AFTER, NEVER, HostBackoff
+from ..tolerance.limits import BAN_RULE, BUDGET_RULE
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.pool.pool import Pool
+    from .pool import Pool
 
 NO_BUDGET = Cause(
     Outcome.HOST_BUDGET,

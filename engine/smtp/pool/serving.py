@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from mailprobe.engine.smtp.connection import SmtpConnection
-from mailprobe.engine.smtp.host_policy import start_tls
-from mailprobe.engine.smtp.pool.staffing import gives_way
-from mailprobe.engine.smtp.replies.rules import Step
-from mailprobe.engine.smtp.session.exchange import NOW
-from mailprobe.engine.smtp.session.failure_causes import (
+from ..connection import SmtpConnection
+from ..host_policy import start_tls
+from ..replies.rules import Step
+from ..session.exchange import NOW
+from ..session.failure_causes import (
     CONNECTION_ERRORS,
     Rerouted,
     cause_of,
     refused_command,
 )
-from mailprobe.engine.smtp.session.session import SmtpSession
-from mailprobe.engine.smtp.wire import ConnectionLost, Overdue
+from ..session.session import SmtpSession
+from ..wire import ConnectionLost, Overdue
+from .staffing import gives_way
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.pool.pool import Pool
+    from .pool import Pool
 
 
 async def run_connection(pool: "Pool", permit_at: str | None) -> None:

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mailprobe.engine.smtp.pool.reply_times import FAR_S, LATE_REPLIES
-from mailprobe.engine.smtp.pool.resting import AVOID_S
-from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
-from mailprobe.engine.smtp.throttle import NEVER
-from mailprobe.engine.smtp.wire import Conversation
+from ..session.recipient_limits import REFUSALS_MAX
+from ..throttle import NEVER
+from ..wire import Conversation
+from .reply_times import FAR_S, LATE_REPLIES
+from .resting import AVOID_S
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.pool.pool import Pool
+    from .pool import Pool
 
 BACKLOG_S = 0.5  # work for longer than this is worth one more connection
 REROUTE_S = 0.4  # a host without one timely acceptance may just be slow

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mailprobe.engine.smtp.replies.text import QUOTED_ADDRESS, TEXT_MAX
+from .text import QUOTED_ADDRESS, TEXT_MAX
 
 _CODE = r"(?:4[2-5]\d|5[0-57]\d|585)"
 # `550 messages per hour` is a count, not a reply.

@@ -30,10 +30,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from mailprobe.engine.smtp.replies.nested import QuotedReply, quoted_reply
-from mailprobe.engine.smtp.replies.prefilter import first_letters
-from mailprobe.engine.smtp.replies.text import TEXT_MAX, Lexicon, Names, Subjects, fold, joined
-from mailprobe.engine.smtp.wire import SmtpReply
+from ..wire import SmtpReply
+from .nested import QuotedReply, quoted_reply
+from .prefilter import first_letters
+from .text import TEXT_MAX, Lexicon, Names, Subjects, fold, joined
 
 TRIES_MAX = 500  # of rules at words; none of 3,100 collected replies needs more than 166
 READINGS_MAX = 1024  # cached: a host repeats its replies, and mostly only the names in them vary

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from mailprobe.engine.smtp.catchall import DomainAcceptance
-from mailprobe.engine.smtp.controls import Known, Treatment
-from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.replies.rules import ReplyMeaning
-from mailprobe.engine.smtp.tolerance.limits import Kind
-from mailprobe.engine.smtp.wire import NOOP, Command, CommandReply
+from ..catchall import DomainAcceptance
+from ..controls import Known, Treatment
+from ..probe import Cause, Probe
+from ..replies.rules import ReplyMeaning
+from ..tolerance.limits import Kind
+from ..wire import NOOP, Command, CommandReply
 
 
 @dataclass(slots=True, eq=False)

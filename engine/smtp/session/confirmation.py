@@ -8,8 +8,9 @@ session has nothing else to send, and at its end.
 from collections import deque
 from dataclasses import dataclass
 
-from mailprobe.engine.smtp.catchall import RANDOM_UNASKED, Acceptance, DomainAcceptance
-from mailprobe.engine.smtp.controls import (
+from ...verdict import Outcome
+from ..catchall import RANDOM_UNASKED, Acceptance, DomainAcceptance
+from ..controls import (
     CHANGED_RULE,
     KNOWN_MAX,
     TREATMENT,
@@ -18,21 +19,20 @@ from mailprobe.engine.smtp.controls import (
     Known,
     Treatment,
 )
-from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
-from mailprobe.engine.smtp.session.batch import Control
-from mailprobe.engine.smtp.session.effects import (
+from ..probe import Cause, Probe
+from ..replies.rules import Meaning, ReplyMeaning
+from ..tolerance.host import list_wait_s
+from ..tolerance.limits import Kind
+from ..wire import SmtpReply
+from .batch import Control
+from .effects import (
     ClockSuspended,
     Emit,
     HeldBack,
     HostChanged,
     Settled,
 )
-from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.tolerance.host import list_wait_s
-from mailprobe.engine.smtp.tolerance.limits import Kind
-from mailprobe.engine.smtp.wire import SmtpReply
-from mailprobe.engine.verdict import Outcome
+from .host import SessionHost
 
 REFUSES_S = 600.0  # a host that has refused somebody since then is taken to refuse still
 CONTROL_S = 0.2  # of silence before a control confirms a list's verdicts: more may be sent

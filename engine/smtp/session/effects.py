@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
-from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.replies.rules import ReplyMeaning
-from mailprobe.engine.smtp.wire import Conversation, SmtpReply
-from mailprobe.engine.verdict import Outcome
+from ...verdict import Outcome
+from ..catchall import Acceptance, DomainAcceptance
+from ..probe import Cause, Probe
+from ..replies.rules import ReplyMeaning
+from ..wire import Conversation, SmtpReply
 
 
 class Effect(msgspec.Struct, frozen=True, eq=False):

@@ -17,34 +17,11 @@ NOW if another step follows at once, or None if the batch is over.
 from collections import deque
 from math import inf
 
-from mailprobe.engine.evidence import ConnectionAttempt
-from mailprobe.engine.smtp.pairing import OutOfStep
-from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.smtp.replies.rules import Step
-from mailprobe.engine.smtp.session.answers import RecipientReplies
-from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, RecipientBatch
-from mailprobe.engine.smtp.session.confirmation import Confirmation
-from mailprobe.engine.smtp.session.effects import (
-    BatchDone,
-    BecameLate,
-    CaughtUp,
-    ClockRestarted,
-    Emit,
-    HeldBack,
-)
-from mailprobe.engine.smtp.session.failure_causes import (
-    leave_untested,
-    refused_command,
-    requeue_uncounted,
-)
-from mailprobe.engine.smtp.session.failures import Failures
-from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.session.next_batch import NextBatch, Tenure
-from mailprobe.engine.smtp.session.proof import Proof, ProvenVerdict
-from mailprobe.engine.smtp.session.recipient_limits import SessionLimits
-from mailprobe.engine.smtp.session.recorder import SessionRecorder
-from mailprobe.engine.smtp.session.transaction import Transaction
-from mailprobe.engine.smtp.wire import (
+from ...evidence import ConnectionAttempt
+from ..pairing import OutOfStep
+from ..probe import Probe
+from ..replies.rules import Step
+from ..wire import (
     ClosedUnasked,
     Command,
     CommandReply,
@@ -53,6 +30,29 @@ from mailprobe.engine.smtp.wire import (
     SmtpReply,
     rcpt,
 )
+from .answers import RecipientReplies
+from .batch import CatchAllTest, PendingProbe, RecipientBatch
+from .confirmation import Confirmation
+from .effects import (
+    BatchDone,
+    BecameLate,
+    CaughtUp,
+    ClockRestarted,
+    Emit,
+    HeldBack,
+)
+from .failure_causes import (
+    leave_untested,
+    refused_command,
+    requeue_uncounted,
+)
+from .failures import Failures
+from .host import SessionHost
+from .next_batch import NextBatch, Tenure
+from .proof import Proof, ProvenVerdict
+from .recipient_limits import SessionLimits
+from .recorder import SessionRecorder
+from .transaction import Transaction
 
 NOW = 0.0  # instead of a time to wait until
 REROUTE_CHECK_S = 0.02  # between two checks whether others need a late session's place

@@ -7,25 +7,25 @@ theirs was late.
 
 from collections.abc import Collection, Sequence, Set
 
-from mailprobe.engine.smtp.catchall import Acceptance
-from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
-from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning, Step
-from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, RecipientBatch
-from mailprobe.engine.smtp.session.effects import (
-    Emit,
-    FailedOver,
-    Requeued,
-    Settled,
-    TestEnded,
-)
-from mailprobe.engine.smtp.wire import (
+from ...verdict import Outcome
+from ..catchall import Acceptance
+from ..probe import OBJECTIONS_MAX, Cause, Probe
+from ..replies.rules import Meaning, ReplyMeaning, Step
+from ..wire import (
     CommandReply,
     ConnectionLost,
     ReadTimedOut,
     RemoteProtocolError,
     SmtpReply,
 )
-from mailprobe.engine.verdict import Outcome
+from .batch import CatchAllTest, PendingProbe, RecipientBatch
+from .effects import (
+    Emit,
+    FailedOver,
+    Requeued,
+    Settled,
+    TestEnded,
+)
 
 
 class Rerouted(Exception):

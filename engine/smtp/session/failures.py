@@ -1,11 +1,13 @@
 """Failed batches: the consequences for their recipients, and for verdicts that the session holds."""
 
-from mailprobe.engine.smtp.pairing import NamesAnother
-from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.replies.rules import Step
-from mailprobe.engine.smtp.session.answers import RecipientReplies
-from mailprobe.engine.smtp.session.batch import PendingProbe, RecipientBatch
-from mailprobe.engine.smtp.session.effects import (
+from ...verdict import Outcome
+from ..pairing import NamesAnother
+from ..probe import Cause, Probe
+from ..replies.rules import Step
+from ..wire import Conversation, Overdue, RemoteProtocolError
+from .answers import RecipientReplies
+from .batch import PendingProbe, RecipientBatch
+from .effects import (
     Barren,
     Distrusted,
     Emit,
@@ -13,7 +15,7 @@ from mailprobe.engine.smtp.session.effects import (
     IdledTooLong,
     SessionFailed,
 )
-from mailprobe.engine.smtp.session.failure_causes import (
+from .failure_causes import (
     GARBLED_RULE,
     REROUTED,
     Rerouted,
@@ -25,13 +27,11 @@ from mailprobe.engine.smtp.session.failure_causes import (
     requeue_rerouted,
     requeue_uncounted,
 )
-from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.session.next_batch import NextBatch, Tenure
-from mailprobe.engine.smtp.session.proof import Proof
-from mailprobe.engine.smtp.session.recipient_limits import SessionLimits
-from mailprobe.engine.smtp.session.transaction import Transaction
-from mailprobe.engine.smtp.wire import Conversation, Overdue, RemoteProtocolError
-from mailprobe.engine.verdict import Outcome
+from .host import SessionHost
+from .next_batch import NextBatch, Tenure
+from .proof import Proof
+from .recipient_limits import SessionLimits
+from .transaction import Transaction
 
 
 class Failures:

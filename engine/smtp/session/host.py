@@ -2,16 +2,16 @@
 
 from typing import Protocol
 
-from mailprobe.engine.fair_queue import FairQueue
-from mailprobe.engine.smtp.catchall import DomainAcceptance
-from mailprobe.engine.smtp.controls import HostControls
-from mailprobe.engine.smtp.host_policy import Terms
-from mailprobe.engine.smtp.pairing import Renamings
-from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step
-from mailprobe.engine.smtp.session.effects import Emit
-from mailprobe.engine.smtp.tolerance.host import Tolerance
-from mailprobe.engine.smtp.wire import SmtpReply
+from ...fair_queue import FairQueue
+from ..catchall import DomainAcceptance
+from ..controls import HostControls
+from ..host_policy import Terms
+from ..pairing import Renamings
+from ..probe import Probe
+from ..replies.rules import ReplyMeaning, Step
+from ..tolerance.host import Tolerance
+from ..wire import SmtpReply
+from .effects import Emit
 
 
 class IdleSession(Protocol):

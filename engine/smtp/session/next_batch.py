@@ -7,19 +7,19 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, deciding_rule
-from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe
-from mailprobe.engine.smtp.session.confirmation import Confirmation
-from mailprobe.engine.smtp.session.effects import Emit, Requeued, Settled, TestEnded, TurnedAway
-from mailprobe.engine.smtp.session.failure_causes import leave_untested, return_unsent
-from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.session.proof import Proof
-from mailprobe.engine.smtp.session.recipient_limits import RECIPIENTS_MAX, SessionLimits
-from mailprobe.engine.smtp.session.transaction import Transaction
-from mailprobe.engine.smtp.tolerance.limits import Growth, Kind
-from mailprobe.engine.smtp.wire import Conversation
-from mailprobe.engine.verdict import Outcome
+from ...verdict import Outcome
+from ..catchall import Acceptance, DomainAcceptance, deciding_rule
+from ..probe import Probe
+from ..tolerance.limits import Growth, Kind
+from ..wire import Conversation
+from .batch import CatchAllTest, PendingProbe
+from .confirmation import Confirmation
+from .effects import Emit, Requeued, Settled, TestEnded, TurnedAway
+from .failure_causes import leave_untested, return_unsent
+from .host import SessionHost
+from .proof import Proof
+from .recipient_limits import RECIPIENTS_MAX, SessionLimits
+from .transaction import Transaction
 
 _IS_DEFERRED = attrgetter("deferred_start")
 PRESSED_SHARE = 0.5  # of the time that is left: not all connections are open from the start

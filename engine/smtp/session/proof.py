@@ -4,8 +4,9 @@ A silence proves them, and NOOP before it where the host may owe a reply.
 `mailprobe.engine.smtp.pairing` explains the law that this keeps.
 """
 
-from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.pairing import (
+from ...verdict import Outcome
+from .. import wire
+from ..pairing import (
     DEADLINE_MARGIN_S,
     EARLY,
     HELD_S,
@@ -16,13 +17,8 @@ from mailprobe.engine.smtp.pairing import (
     OutOfStep,
     Pairing,
 )
-from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, RecipientBatch
-from mailprobe.engine.smtp.session.effects import Emit, HeldBack, Proven
-from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.session.recorder import SessionRecorder
-from mailprobe.engine.smtp.session.transaction import RESETS_MAX, Transaction
-from mailprobe.engine.smtp.wire import (
+from ..probe import Probe
+from ..wire import (
     CommandReply,
     ConnectionLost,
     Conversation,
@@ -30,7 +26,11 @@ from mailprobe.engine.smtp.wire import (
     SmtpReply,
     Stage,
 )
-from mailprobe.engine.verdict import Outcome
+from .batch import CatchAllTest, PendingProbe, RecipientBatch
+from .effects import Emit, HeldBack, Proven
+from .host import SessionHost
+from .recorder import SessionRecorder
+from .transaction import RESETS_MAX, Transaction
 
 PROMPT_S = 600.0  # after a prompt refusal the host is not expected to be slow to refuse
 NOT_IMPLEMENTED = range(500, 505)  # replies of a host that does not implement NOOP

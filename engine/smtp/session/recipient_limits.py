@@ -11,21 +11,21 @@ from collections import deque
 from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
-from mailprobe.engine.smtp.limits import (
+from ...verdict import Outcome
+from ..limits import (
     UNLIMITED,
     Observation,
     RecipientLimits,
     Scope,
     alike,
 )
-from mailprobe.engine.smtp.probe import OBJECTIONS_MAX, Cause, Probe
-from mailprobe.engine.smtp.replies.rules import Meaning, ReplyMeaning
-from mailprobe.engine.smtp.session.batch import PendingProbe, RecipientBatch
-from mailprobe.engine.smtp.session.failure_causes import refusal_outcome
-from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.tolerance.limits import Kind
-from mailprobe.engine.smtp.wire import SmtpReply
-from mailprobe.engine.verdict import Outcome
+from ..probe import OBJECTIONS_MAX, Cause, Probe
+from ..replies.rules import Meaning, ReplyMeaning
+from ..tolerance.limits import Kind
+from ..wire import SmtpReply
+from .batch import PendingProbe, RecipientBatch
+from .failure_causes import refusal_outcome
+from .host import SessionHost
 
 RECIPIENTS_MAX = UNLIMITED  # of a session
 REFUSALS_MAX = 8  # Postfix delays from the 11th error of a session and closes at the 21st

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from mailprobe.engine.evidence import ConnectionAttempt, shown
-from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.smtp.session.batch import PendingProbe
-from mailprobe.engine.smtp.wire import CommandReply, Conversation
+from ...evidence import ConnectionAttempt, shown
+from .. import wire
+from ..probe import Probe
+from ..wire import CommandReply, Conversation
+from .batch import PendingProbe
 
 
 class SessionRecorder:

@@ -10,20 +10,20 @@ that the host demands, and the end. `mailprobe.engine.smtp.pool.serving` waits, 
 from collections.abc import Callable
 from functools import partial
 
-from mailprobe.engine.smtp.probe import Cause, Probe
-from mailprobe.engine.smtp.replies.rules import Step
-from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, RecipientBatch
-from mailprobe.engine.smtp.session.effects import Busy, Effect, Idle, SessionFailed
-from mailprobe.engine.smtp.session.exchange import NOW, BatchExchange
-from mailprobe.engine.smtp.session.failure_causes import (
+from ..probe import Cause, Probe
+from ..replies.rules import Step
+from ..wire import ClosedUnasked, Conversation, RemoteProtocolError, Stage
+from .batch import CatchAllTest, PendingProbe, RecipientBatch
+from .effects import Busy, Effect, Idle, SessionFailed
+from .exchange import NOW, BatchExchange
+from .failure_causes import (
     CONNECTION_ERRORS,
     cause_of,
     leave_untested,
     requeue_unanswered,
     requeue_uncounted,
 )
-from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.wire import ClosedUnasked, Conversation, RemoteProtocolError, Stage
+from .host import SessionHost
 
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
 CONTROL_CHECK_S = 0.02  # until a control that is due but cannot be sent yet is looked at again

@@ -5,12 +5,12 @@ Limits that the server announces (RFC 9422) are kept; the defaults are those of 
 
 from collections.abc import Sequence
 
-from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.smtp.session.batch import CatchAllTest, PendingProbe, domain_of
-from mailprobe.engine.smtp.session.host import SessionHost
-from mailprobe.engine.smtp.session.recipient_limits import RECIPIENTS_MAX, SessionLimits
-from mailprobe.engine.smtp.wire import Command, Conversation, Stage
+from .. import wire
+from ..probe import Probe
+from ..wire import Command, Conversation, Stage
+from .batch import CatchAllTest, PendingProbe, domain_of
+from .host import SessionHost
+from .recipient_limits import RECIPIENTS_MAX, SessionLimits
 
 RESETS_MAX = 8  # Exim closes after 10 commands other than mail, RSET included
 

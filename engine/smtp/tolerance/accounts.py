@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
-from mailprobe.engine.smtp.tolerance.limits import HOUR_S, WINDOW_S, Kind
+from .limits import HOUR_S, WINDOW_S, Kind
 
 ACCOUNTS_MAX = 256  # accounts remembered at one host
 SURE_SHARE = 4  # an account whose addresses live here: accepted this many times its refused

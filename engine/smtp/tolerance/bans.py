@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from math import inf
 
-from mailprobe.engine.smtp.tolerance.limits import DAY_S, HOUR_S
+from .limits import DAY_S, HOUR_S
 
 RESTS_S = (600.0, HOUR_S, 6 * HOUR_S, DAY_S)  # after the first ban of a day, the second, ...
 SAME_BAN_S = 590.0  # two bans in a shorter time are one: the shortest rest lasts longer

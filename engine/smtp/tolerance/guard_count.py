@@ -2,7 +2,7 @@
 
 from math import inf
 
-from mailprobe.engine.smtp.tolerance.limits import GUARDED_S
+from .limits import GUARDED_S
 
 
 class GuardCount:

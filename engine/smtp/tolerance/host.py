@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from math import ceil, inf
 from typing import TYPE_CHECKING
 
-from mailprobe.engine.smtp.leases.ledger import CEILING, HostRecord
-from mailprobe.engine.smtp.tolerance.accounts import AccountsHere
-from mailprobe.engine.smtp.tolerance.bans import Bans
-from mailprobe.engine.smtp.tolerance.guard_count import GuardCount
-from mailprobe.engine.smtp.tolerance.limits import (
+from ..leases.ledger import CEILING, HostRecord
+from .accounts import AccountsHere
+from .bans import Bans
+from .guard_count import GuardCount
+from .limits import (
     GUARDED_S,
     HOUR_S,
     UNKNOWN,
@@ -20,7 +20,7 @@ from mailprobe.engine.smtp.tolerance.limits import (
 )
 
 if TYPE_CHECKING:
-    from mailprobe.engine.smtp.leases.refusal_leases import RefusalLease
+    from ..leases.refusal_leases import RefusalLease
 
 OWN_START = 4  # one less than fail2ban's maxretry, the commonest guard of somebody's own server
 SHARED_START = 16  # of a host at which many domains have their mail

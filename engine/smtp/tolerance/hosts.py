@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mailprobe.engine.smtp.tolerance.host import Tolerance
+from .host import Tolerance
 
 TOLERANCES_MAX = 20_000  # hosts remembered in memory; the longest unused is removed first
 

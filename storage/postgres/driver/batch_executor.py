@@ -17,13 +17,13 @@ from typing import Any, Generic, Protocol, TypeVar
 import psycopg
 from psycopg import errors
 
-from mailprobe.storage.contract import OutcomeUnknown, StoreBroken, StoreUnavailable
-from mailprobe.storage.postgres.driver.partitions import (
+from ...contract import OutcomeUnknown, StoreBroken, StoreUnavailable
+from .partitions import (
     Partitions,
     PartitionsMissing,
     is_missing_partition,
 )
-from mailprobe.storage.postgres.driver.server import (
+from .server import (
     END_STALLED,
     PostgresServer,
     TransactionConnection,

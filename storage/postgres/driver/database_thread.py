@@ -16,11 +16,11 @@ from typing import Final, TypeVar
 
 import trio
 
-from mailprobe.storage.base.call_queue import CallQueue, PendingCall
-from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.postgres.driver.batch_executor import BatchExecutor, Raised, Work
-from mailprobe.storage.postgres.driver.partitions import Partitions
-from mailprobe.storage.postgres.driver.server import PostgresServer
+from ...base.call_queue import CallQueue, PendingCall
+from ...contract import StoreUnavailable
+from .batch_executor import BatchExecutor, Raised, Work
+from .partitions import Partitions
+from .server import PostgresServer
 
 Q = TypeVar("Q")
 

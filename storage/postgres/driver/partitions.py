@@ -9,9 +9,9 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from psycopg import errors, sql
 
-from mailprobe.storage.base.columns import micros
-from mailprobe.storage.base.periods import day_of
-from mailprobe.storage.postgres.driver.server import TransactionConnection
+from ...base.columns import micros
+from ...base.periods import day_of
+from .server import TransactionConnection
 
 AHEAD_DAYS = 3  # each run of apply_retention() creates them
 DDL_LOCK = 0x6D70_6461_7973  # "mpdays": one process at a time creates or drops partitions

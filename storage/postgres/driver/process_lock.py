@@ -18,8 +18,8 @@ from secrets import randbits
 
 import psycopg
 
-from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.postgres.driver.server import PostgresServer, TransactionConnection
+from ...contract import StoreUnavailable
+from .server import PostgresServer, TransactionConnection
 
 RETRY_S = 0.1
 CLOSING_S = 1.0

@@ -11,10 +11,11 @@ from pathlib import Path
 import psycopg
 
 from mailprobe.release import version as program_version
-from mailprobe.storage.base.encryption import CHECK_NAME, Cipher, check_value, is_key_of
-from mailprobe.storage.base.schema_state import NEWEST, VERSIONS, SchemaState
-from mailprobe.storage.contract import StoreBroken
-from mailprobe.storage.postgres.driver.server import SCHEMA, PostgresServer, TransactionConnection
+
+from ...base.encryption import CHECK_NAME, Cipher, check_value, is_key_of
+from ...base.schema_state import NEWEST, VERSIONS, SchemaState
+from ...contract import StoreBroken
+from .server import SCHEMA, PostgresServer, TransactionConnection
 
 SCRIPTS = Path(__file__).parents[2] / "schema" / "postgres"
 MIGRATING_LOCK = 0x6D61_696C_7072  # "mailpr"

@@ -15,8 +15,8 @@ from psycopg.abc import AdaptContext, Params
 from psycopg.adapt import Buffer, Dumper
 from psycopg.types.string import StrDumper, TextLoader
 
-from mailprobe.storage.base.columns import instant
-from mailprobe.storage.contract import StoreBroken, StoreFull, StoreUnavailable, shown
+from ...base.columns import instant
+from ...contract import StoreBroken, StoreFull, StoreUnavailable, shown
 
 SCHEMA = "mailprobe"  # a schema of our own, so that other programs' tables do not conflict
 

@@ -28,10 +28,10 @@ from mailprobe.api.cli.source import OwnEngine
 from mailprobe.api.cli.verify import _texts, print_table
 from mailprobe.api.results.counts import ProgressRate, ResultCounts, duration
 from mailprobe.api.terminal import plain
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.host_profiles import new_host
+from mailprobe.bench.world.zone import ZoneMode
 from mailprobe.engine.evidence import ConnectionAttempt, ConversationLine, Evidence
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.host_profiles import new_host
-from mailprobe.engine.testing.zone import ZoneMode
 from mailprobe.engine.verdict import FIELDS
 from tests.api.cli.test_clean import mailprobe
 from tests.api.fake_source import EVIDENCE, result_of

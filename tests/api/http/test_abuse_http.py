@@ -14,7 +14,7 @@ from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.error_table import octets_of_code
 from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.serve import create_app
-from mailprobe.engine.testing.mail_host import HostAddress, MailHost
+from mailprobe.bench.world.mail_host import HostAddress, MailHost
 from tests.api.raw_http import Raw, Serving, respond, serving
 from tests.api.service_fixture import PLACES, RunningService, open_shop
 

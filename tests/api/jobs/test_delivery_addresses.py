@@ -10,12 +10,12 @@ import trio
 from mailprobe.api.jobs.delivery import (
     open_webhook_sender,
 )
+from mailprobe.bench.world.fake_network import FakeTransport
+from mailprobe.bench.world.zone import Zone, ZoneMode
 from mailprobe.engine.dns.messages import AddressAnswer, Addresses
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.net.tcp import CannotConnect
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.testing.fake_network import FakeTransport
-from mailprobe.engine.testing.zone import Zone, ZoneMode
 from tests.api.jobs.delivery_fixture import (
     HOST,
     NO_ANSWER,

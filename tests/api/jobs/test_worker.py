@@ -18,8 +18,8 @@ from mailprobe.api.jobs.rules import WebhookTarget
 from mailprobe.api.jobs.worker import INTERNAL_TRIES_MAX, LEASE_S, open_jobs
 from mailprobe.api.serve import create_app
 from mailprobe.api.settings import WEBHOOK_RETRY_S
+from mailprobe.bench.world.host_profiles import new_host
 from mailprobe.engine import open_answers
-from mailprobe.engine.testing.host_profiles import new_host
 from tests.api.service_fixture import VERIFY, RunningService, open_shop
 from tests.api.stores import KIND
 from tests.seeds import seeds

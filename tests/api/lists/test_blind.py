@@ -11,7 +11,7 @@ from mailprobe.api.quota.self_protection import (
     RESULTS_MIN,
     SelfProtection,
 )
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.mail_host import MailHost
 from tests.api.lists.test_lists import LISTS, causes_of, ended, open_list_shop, send
 from tests.api.service_fixture import RunningService
 

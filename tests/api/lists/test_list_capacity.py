@@ -6,7 +6,7 @@ import trio
 
 from mailprobe.api.quota.capacity import LISTED
 from mailprobe.api.quota.plans import PLANS
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.mail_host import MailHost
 from tests.api.lists.test_lists import open_list_shop, send, working_lists
 from tests.api.service_fixture import open_shop
 

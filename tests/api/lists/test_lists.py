@@ -31,8 +31,8 @@ from mailprobe.api.quota.list_limits import ACCOUNT_DOWNLOADS_MAX, ROWS_MAX, Lis
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.reader import chunks
 from mailprobe.api.serve import create_app
-from mailprobe.engine.testing.faults import Late
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.faults import Late
+from mailprobe.bench.world.mail_host import MailHost
 from tests.api.jobs.test_worker import Receiver, working
 from tests.api.service_fixture import RunningService, open_shop
 from tests.seeds import seeds

@@ -11,8 +11,8 @@ import trio
 from mailprobe.api.quota.pauses import READ_EVERY_S, START_S, FleetPauses
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.quota.set_aside import PAUSED_S
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine.pauses import CurrentPauses
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.lists.test_lists import LISTS, causes_of, ended, many, open_list_shop, rows_of, send
 from tests.api.service_fixture import RunningService
 

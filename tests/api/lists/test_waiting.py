@@ -14,7 +14,7 @@ import trio.testing
 from mailprobe.api.lists.worker import LEASE_S, ListQueue, open_lists
 from mailprobe.api.operations.table import description
 from mailprobe.api.quota.set_aside import HOST_WAIT_S_MAX, TURN_CHUNKS, TURN_S, ReturnTurns
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.mail_host import MailHost
 from tests.api.lists.test_lists import (
     LISTS,
     causes_of,

@@ -12,7 +12,7 @@ from mailprobe.api.admission.connections import LiveConnections
 from mailprobe.api.keys import key_hash
 from mailprobe.api.live.connection import CREDIT, IDLE_S, PING_EVERY_S, PONG_S
 from mailprobe.api.live.server import LiveServer
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.mail_host import MailHost
 from tests.api.lists.test_lists import open_list_shop, send
 from tests.api.live.live_client import LIVE, Live, open_live, open_raw
 from tests.api.service_fixture import open_shop

@@ -19,7 +19,7 @@ from mailprobe.api.observability.shared_counters import (
 )
 from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.api.quota.plans import PLANS
-from mailprobe.engine.testing.zone import ZoneMode
+from mailprobe.bench.world.zone import ZoneMode
 from mailprobe.storage.contract import StoreUnavailable
 from tests.api.observability.counting import Read, counted, read
 from tests.api.service_fixture import BATCH, STREAM, VERIFY

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from mailprobe.api.observability.reputation import ReputationCounter
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine.observer import NO_OBSERVER
-from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
 from tests.api.pages.test_dashboard import signed_in
 from tests.api.service_fixture import open_shop

@@ -25,7 +25,7 @@ from mailprobe.api.pages.dashboard.sign_ins import (
     is_same_site,
 )
 from mailprobe.api.serve import create_app
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.lists.test_lists import open_list_shop, send
 from tests.api.service_fixture import HttpAnswer, RunningService, open_shop

@@ -12,8 +12,8 @@ from mailprobe.api.keys import key_hash
 from mailprobe.api.pages.dashboard.operator.machine import size_of
 from mailprobe.api.serve import create_app
 from mailprobe.api.service import Deployment
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine.egress import Egress, Egresses
-from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.audit import EntryFilter
 from mailprobe.storage.egresses import ReputationDay
 from mailprobe.storage.records import Actor

@@ -12,6 +12,8 @@ from mailprobe.api.jobs.worker import BOUNDS
 from mailprobe.api.quota.background_writes import open_background_writes
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.serve import create_app
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import EngineSettings, open_answers, open_engine
 from mailprobe.engine.background import contained
 from mailprobe.engine.dns.doh import tls_context
@@ -24,8 +26,6 @@ from mailprobe.engine.evidence import (
     EvidenceBudget,
     shown,
 )
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.api.jobs.test_worker import Receiver, promise, working
 from tests.api.service_fixture import (
     BATCH,

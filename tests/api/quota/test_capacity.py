@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from mailprobe.api.quota.capacity import SHORT_WAIT_S, WAIT_S, Capacity
-from mailprobe.engine.testing.mail_host import HostAddress, MailHost
+from mailprobe.bench.world.mail_host import HostAddress, MailHost
 from tests.api.service_fixture import open_shop
 
 

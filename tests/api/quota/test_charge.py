@@ -8,7 +8,7 @@ from mailprobe.api.quota.background_writes import DRAIN_S, open_background_write
 from mailprobe.api.quota.capacity import WAIT_S, Capacity
 from mailprobe.api.quota.charge import Verifications, charge
 from mailprobe.api.quota.service import LEASE_S
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
 from tests.api.service_fixture import RunningService, open_shop
 from tests.api.stores import KIND

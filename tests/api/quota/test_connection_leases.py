@@ -21,14 +21,14 @@ from mailprobe.api.quota.connection_leases import (
     is_shared,
     open_leases,
 )
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import (
     Engine,
     Verdict,
     open_answers,
 )
 from mailprobe.engine.reasons import VerdictCause
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.base.columns import micros
 from mailprobe.storage.base.lease_allocation import GONE_S, LOST_S, LeaseRequest
 from mailprobe.storage.contract import StoreUnavailable

@@ -26,7 +26,7 @@ from mailprobe.api.mcp.app import create_tools_app
 from mailprobe.api.mcp.tools import PROVISIONING_HEADER
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.serve import create_app
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.mail_host import MailHost
 from tests.api.jobs.test_repeated import idle_board
 from tests.api.raw_http import error_body
 from tests.api.service_fixture import BATCH, STREAM, VERIFY, RunningService, open_shop

@@ -13,13 +13,13 @@ import pytest
 import trio
 
 from mailprobe.api.quota.refusal_leases import GROUP_MAX, open_refusal_leases
+from mailprobe.bench.world.defended_hosts import DEFENDED_HOSTS
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.host_defences import Defence
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Engine, Verdict
 from mailprobe.engine.smtp.leases.ledger import CEILING
 from mailprobe.engine.smtp.leases.refusal_leases import KEEP_S, LEASE_S, REPORT_S
-from mailprobe.engine.testing.defended_hosts import DEFENDED_HOSTS
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.host_defences import Defence
-from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.sqlite.memory import MemoryStore

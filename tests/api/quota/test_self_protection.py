@@ -16,9 +16,9 @@ from mailprobe.api.quota.self_protection import (
     ProbeDomains,
     SelfProtection,
 )
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Answer
 from mailprobe.engine.reasons import VerdictCause
-from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.verdict import Outcome, judge
 from tests.api.service_fixture import RunningService, open_shop
 

@@ -19,13 +19,13 @@ from mailprobe.api.quota.shared_cache import (
 )
 from mailprobe.api.serve import deployment_of, shared_cache_of
 from mailprobe.api.settings import Settings
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.faults import SendLine
+from mailprobe.bench.world.host_profiles import SPAMHAUS
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Engine
 from mailprobe.engine.shared_cache import Fact
 from mailprobe.engine.smtp.pool.host_shared_cache import APART_SHARE, LATER_S, WORDS
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import SendLine
-from mailprobe.engine.testing.host_profiles import SPAMHAUS
-from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.shared_cache import NewFact

@@ -10,8 +10,8 @@ import trio
 
 from mailprobe.api.quota import charge
 from mailprobe.api.quota.plans import PLANS
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import known_answers, open_answers
-from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.storage.contract import StoreUnavailable
 from tests.api.service_fixture import BATCH, STREAM, VERIFY, HttpAnswer, RunningService, open_shop
 

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import trio
 
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import ZoneMode
+from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.bench.world.zone import ZoneMode
 from tests.api.jobs.test_worker import promise
 from tests.api.rest.specification import Working, result
 from tests.api.service_fixture import RunningService

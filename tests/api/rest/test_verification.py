@@ -7,7 +7,7 @@ import trio
 
 from mailprobe.api.operations.verify import EMAILS_MAX
 from mailprobe.api.results.advice import ADVICE
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine.verdict import FIELDS
 from mailprobe.storage.contract import OutcomeUnknown
 from tests.api.service_fixture import BATCH, MANAGEMENT, STREAM, VERIFY, RunningService

@@ -10,9 +10,9 @@ import trio
 from mailprobe.bench.lab.defence_counts import count_kinds, most_within
 from mailprobe.bench.lab.defences import ListShape, Providers, add_list
 from mailprobe.bench.lab.scenario import Scenario, Truth
-from mailprobe.engine.testing.defended_hosts import defended_host
-from mailprobe.engine.testing.fake_network import open_fake_network
-from tests.engine.testing.test_mail_hosts import HELLO, MAIL, meet
+from mailprobe.bench.world.defended_hosts import defended_host
+from mailprobe.bench.world.fake_network import open_fake_network
+from tests.bench.world.test_mail_hosts import HELLO, MAIL, meet
 
 SHAPE = ListShape("small", 800, 200, 0.05)
 

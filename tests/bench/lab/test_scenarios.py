@@ -12,11 +12,11 @@ from mailprobe.bench.lab import make_list
 from mailprobe.bench.lab.internet import KNOWABLE
 from mailprobe.bench.lab.scenario import Scenario, Truth
 from mailprobe.bench.lab.scenarios import SCENARIOS, alabel, build
+from mailprobe.bench.world.host_log import HostLogSession
+from mailprobe.bench.world.mail_host import HostAddress
+from mailprobe.bench.world.smtp_script import SmtpScript
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.lists.lists import load_lists
-from mailprobe.engine.testing.host_log import HostLogSession
-from mailprobe.engine.testing.mail_host import HostAddress
-from mailprobe.engine.testing.smtp_script import SmtpScript
 from mailprobe.engine.verdict import Outcome
 
 ROWS = list(csv.DictReader(make_list.LIST.read_text(encoding="utf-8").splitlines()))

@@ -17,8 +17,8 @@ from mailprobe.bench.lab.sequences import (
     build_site,
     sequences,
 )
-from mailprobe.engine.testing.host_log import HostLogSession
-from mailprobe.engine.testing.smtp_script import SmtpScript
+from mailprobe.bench.world.host_log import HostLogSession
+from mailprobe.bench.world.smtp_script import SmtpScript
 
 PAGE = Path(__file__).parents[3] / "dev/judging.md"
 

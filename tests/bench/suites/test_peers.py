@@ -32,9 +32,9 @@ from mailprobe.bench.peers.in_namespace import (
 )
 from mailprobe.bench.peers.runner import BAD, CATCH_ALL, GOOD, UNSURE
 from mailprobe.bench.suites import peers
+from mailprobe.bench.world.host_log import HostLog
+from mailprobe.bench.world.zone import Zone
 from mailprobe.engine.lists.lists import load_lists
-from mailprobe.engine.testing.host_log import HostLog
-from mailprobe.engine.testing.zone import Zone
 
 MAY_ENTER = (
     os.geteuid() == 0

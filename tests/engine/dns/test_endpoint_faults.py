@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.bench.world.resolver_faults import ResolverFaults, RetryAfter
+from mailprobe.bench.world.zone import ZoneMode
 from mailprobe.engine import in_order, open_answers
 from mailprobe.engine.dns.endpoint import CHECK_S, LOOKUP_S
 from mailprobe.engine.dns.messages import ROOT_QUESTION, LookupFailed, Route
 from mailprobe.engine.dns.resolver import RETRY_AFTER_S
 from mailprobe.engine.dns.response import TransportFailed
-from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.resolver_faults import ResolverFaults, RetryAfter
-from mailprobe.engine.testing.zone import ZoneMode
 from tests.engine.engine_runs import (
     DELIVERABLE,
     UNKNOWN,

@@ -8,15 +8,15 @@ from functools import partial
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
+from mailprobe.bench.world.host_profiles import new_host
+from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.bench.world.zone import ZoneMode
 from mailprobe.engine import EngineSettings
 from mailprobe.engine.dns.endpoint import LOOKUPS_MAX
 from mailprobe.engine.dns.messages import Route
 from mailprobe.engine.dns.query_queue import LATE_S
 from mailprobe.engine.smtp.address_lookups import EXCHANGE_S
-from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
-from mailprobe.engine.testing.host_profiles import new_host
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import ZoneMode
 from tests.engine.engine_runs import (
     DELIVERABLE,
     TIMED_OUT,

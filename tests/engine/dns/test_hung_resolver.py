@@ -15,13 +15,13 @@ import trio.lowlevel
 import trio.testing
 
 from mailprobe.bench.lab import doh as lab
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.bench.world.zone import Behaviour, Zone, ZoneMode
 from mailprobe.engine import EngineSettings, open_answers, open_engine
 from mailprobe.engine.dns.endpoint import LOOKUP_S
 from mailprobe.engine.dns.messages import Route
 from mailprobe.engine.dns.routes import open_routes
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import Behaviour, Zone, ZoneMode
 from tests.engine.engine_runs import verify
 from tests.engine.invariants import assert_whole
 

@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
+from mailprobe.bench.world.fake_network import open_fake_network
 from mailprobe.engine import open_answers
 from mailprobe.engine.dns.endpoint import LOOKUP_S
 from mailprobe.engine.dns.messages import LookupFailed
-from mailprobe.engine.testing.fake_network import open_fake_network
 from tests.engine.dns.scripted_endpoints import (
     BROKEN,
     FIRST,

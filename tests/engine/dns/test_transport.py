@@ -15,6 +15,8 @@ import trio
 import trustme
 
 from mailprobe.bench.lab import doh as lab
+from mailprobe.bench.world.resolver_faults import ResolverFaults, RetryAfter
+from mailprobe.bench.world.zone import Zone
 from mailprobe.engine.dns.doh import open_transport
 from mailprobe.engine.dns.endpoint import TRIES_MAX
 from mailprobe.engine.dns.messages import (
@@ -25,8 +27,6 @@ from mailprobe.engine.dns.messages import (
 from mailprobe.engine.dns.response import QueryRefused, TransportFailed
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.settings import EngineSettings
-from mailprobe.engine.testing.resolver_faults import ResolverFaults, RetryAfter
-from mailprobe.engine.testing.zone import Zone
 from tests.engine.dns.scripted_endpoints import ROUTE, reply
 
 

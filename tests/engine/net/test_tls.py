@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import Cable, open_cable
+from mailprobe.bench.world.tls import UpgradableStream, server_context
 from mailprobe.engine.net.reactor import SocketChannel, open_reactor
 from mailprobe.engine.net.tls import client_context
 from mailprobe.engine.smtp import wire
@@ -19,8 +21,6 @@ from mailprobe.engine.smtp.wire import (
     RemoteProtocolError,
     Stage,
 )
-from mailprobe.engine.testing.fake_network import Cable, open_cable
-from mailprobe.engine.testing.tls import UpgradableStream, server_context
 
 EHLO = wire.ehlo("probe.example.org")
 MAIL = wire.mail("")

@@ -17,6 +17,10 @@ from functools import partial
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
+from mailprobe.bench.world.faults import Late, StaySilent
+from mailprobe.bench.world.host_profiles import new_host
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import (
     Engine,
     EngineSettings,
@@ -25,10 +29,6 @@ from mailprobe.engine import (
     open_engine,
 )
 from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.testing.fake_network import FakeEndpoint, FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import Late, StaySilent
-from mailprobe.engine.testing.host_profiles import new_host
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.cutter import Cutter
 from tests.engine.engine_runs import verify
 from tests.engine.invariants import assert_whole

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import Cable, open_cable
 from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.connection import QUIT_S, SmtpConnection
 from mailprobe.engine.smtp.wire import (
@@ -16,7 +17,6 @@ from mailprobe.engine.smtp.wire import (
     RemoteProtocolError,
     Stage,
 )
-from mailprobe.engine.testing.fake_network import Cable, open_cable
 
 READ_S = 1.0
 EHLO = wire.ehlo("probe.example.org")

@@ -11,13 +11,13 @@ import pytest
 import trio
 import trio.testing
 
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.faults import Late, StaySilent
+from mailprobe.bench.world.host_profiles import new_host
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Engine, Verdict, open_answers
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.smtp.connection_budget import PermitHolder
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import Late, StaySilent
-from mailprobe.engine.testing.host_profiles import new_host
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import knowns, open_test_engine, verify
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds

@@ -3,14 +3,14 @@
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import ReplyFault, StaySilent
+from mailprobe.bench.world.host_behaviours import Turn
+from mailprobe.bench.world.host_profiles import NO_PIPELINING
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine.smtp.catchall import DomainAcceptance, DomainAtHost
 from mailprobe.engine.smtp.controls import HostControls, Known, Treatment, wording
 from mailprobe.engine.smtp.wire import SmtpReply
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import ReplyFault, StaySilent
-from mailprobe.engine.testing.host_behaviours import Turn
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import (
     DELIVERABLE,
     UNDELIVERABLE,

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import ReplyWriter, as_octets
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Answer, open_answers
 from mailprobe.engine.reasons import verdict_cause
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import ReplyWriter, as_octets
-from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.verdict import Outcome
 from tests.engine.engine_runs import open_checked_engine
 

@@ -3,10 +3,10 @@
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import SendLine
-from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.faults import SendLine
+from mailprobe.bench.world.host_profiles import SPAMHAUS, new_host
+from mailprobe.bench.world.mail_host import MailHost
 from tests.engine.engine_runs import DELIVERABLE, fields_of, open_checked_engine, verify
 
 HOUR_S = 3600.0

@@ -7,14 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.engine import (
-    Answer,
-    Verdict,
-    open_answers,
-)
-from mailprobe.engine.smtp.host_policy import Terms, first_terms
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import (
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.faults import (
     Close,
     Garbage,
     Late,
@@ -24,14 +18,20 @@ from mailprobe.engine.testing.faults import (
     StaySilent,
     Twice,
 )
-from mailprobe.engine.testing.host_profiles import (
+from mailprobe.bench.world.host_profiles import (
     NAMED_SENDER,
     NO_PIPELINING,
     NULL_SENDER,
     TLS_OFFERED,
     new_host,
 )
-from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
+from mailprobe.bench.world.mail_host import EHLO_LINES, MailHost
+from mailprobe.engine import (
+    Answer,
+    Verdict,
+    open_answers,
+)
+from mailprobe.engine.smtp.host_policy import Terms, first_terms
 from tests.engine.engine_runs import (
     DELIVERABLE,
     FAILED,

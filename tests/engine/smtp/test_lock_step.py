@@ -15,16 +15,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from mailprobe.engine import (
-    Engine,
-    EngineSettings,
-    Verdict,
-    open_engine,
-)
-from mailprobe.engine.dns.messages import Route
-from mailprobe.engine.smtp.probe import Probe
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import (
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.faults import (
     Close,
     Drip,
     Garbage,
@@ -34,8 +26,16 @@ from mailprobe.engine.testing.faults import (
     SendLine,
     Twice,
 )
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING, NO_SMTPUTF8
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.host_profiles import NO_PIPELINING, NO_SMTPUTF8
+from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.engine import (
+    Engine,
+    EngineSettings,
+    Verdict,
+    open_engine,
+)
+from mailprobe.engine.dns.messages import Route
+from mailprobe.engine.smtp.probe import Probe
 from mailprobe.engine.verdict import Outcome
 from tests.engine.engine_runs import knowns, verify
 from tests.engine.invariants import assert_whole

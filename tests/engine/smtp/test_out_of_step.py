@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import (
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import (
     Drop,
     ReplyFault,
     ReplyWriter,
@@ -18,8 +18,8 @@ from mailprobe.engine.testing.faults import (
     Swap,
     Twice,
 )
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING
-from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
+from mailprobe.bench.world.host_profiles import NO_PIPELINING
+from mailprobe.bench.world.mail_host import EHLO_LINES, MailHost
 from tests.engine.engine_runs import open_checked_engine, verify
 from tests.seeds import seeds
 

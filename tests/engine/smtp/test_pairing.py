@@ -7,6 +7,10 @@ from dataclasses import replace
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import Twice
+from mailprobe.bench.world.host_profiles import NO_PIPELINING
+from mailprobe.bench.world.mail_host import EHLO_LINES, MailHost
 from mailprobe.engine.smtp.pairing import (
     RENAMINGS_MAX,
     NamesAnother,
@@ -15,10 +19,6 @@ from mailprobe.engine.smtp.pairing import (
     Renamings,
 )
 from mailprobe.engine.smtp.wire import SmtpReply
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Twice
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING
-from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.engine_runs import open_checked_engine, verify
 
 ASKED = {"ann@shop.test", "joann@shop.test", "ann@shop.test.example"}

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Late
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING
-from mailprobe.engine.testing.mail_host import EHLO_LINES, HostAddress, MailHost
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import Late
+from mailprobe.bench.world.host_profiles import NO_PIPELINING
+from mailprobe.bench.world.mail_host import EHLO_LINES, HostAddress, MailHost
 from tests.engine.engine_runs import (
     DELIVERABLE,
     FAILED,

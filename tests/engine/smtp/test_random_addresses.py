@@ -2,9 +2,9 @@
 
 import pytest
 
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.host_profiles import NO_PIPELINING
+from mailprobe.bench.world.mail_host import MailHost
 from tests.engine.engine_runs import (
     CATCH_ALL,
     UNDELIVERABLE,

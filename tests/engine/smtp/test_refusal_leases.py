@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Engine, open_answers
 from mailprobe.engine.smtp.leases.ledger import (
     HostRecord,
@@ -20,8 +22,6 @@ from mailprobe.engine.smtp.leases.ledger import (
 from mailprobe.engine.smtp.leases.refusal_leases import KEEP_S, LATER_S, LEASE_S, REPORT_S, TICK_S
 from mailprobe.engine.smtp.tolerance.host import RETRY_S
 from mailprobe.engine.smtp.tolerance.limits import HOUR_S
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine, verify
 from tests.engine.invariants import assert_whole
 

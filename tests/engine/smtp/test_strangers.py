@@ -3,9 +3,9 @@
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Close, Garbage, ReplyFault, StaySilent
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import Close, Garbage, ReplyFault, StaySilent
+from mailprobe.bench.world.mail_host import MailHost
 from tests.engine.engine_runs import open_checked_engine, verify
 
 ABOUT_US = {

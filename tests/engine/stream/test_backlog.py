@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.host_profiles import new_host
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import (
     EngineSettings,
     in_order,
     open_answers,
     open_engine,
 )
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.host_profiles import new_host
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import (
     DELIVERABLE,
     FAILED,

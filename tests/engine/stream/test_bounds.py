@@ -6,6 +6,9 @@ from collections.abc import Iterator
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import FakeEndpoint, open_fake_network
+from mailprobe.bench.world.host_profiles import new_host
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import (
     Engine,
     EngineSettings,
@@ -13,9 +16,6 @@ from mailprobe.engine import (
     open_answers,
 )
 from mailprobe.engine.stream.scheduler import LOOKUPS_MAX, OPEN_MAX, SUBMIT_STEP, UNREAD_MAX
-from mailprobe.engine.testing.fake_network import FakeEndpoint, open_fake_network
-from mailprobe.engine.testing.host_profiles import new_host
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import (
     CATCH_ALL,
     DELIVERABLE,

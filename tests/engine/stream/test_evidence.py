@@ -6,16 +6,16 @@ from dataclasses import replace
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import Late
+from mailprobe.bench.world.host_profiles import new_host
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import (
     Answer,
     Engine,
     open_answers,
 )
 from mailprobe.engine.evidence import Evidence
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Late
-from mailprobe.engine.testing.host_profiles import new_host
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import DELIVERABLE, TIMED_OUT, fields_of, open_test_engine, verify
 from tests.engine.stream.streams import collect
 from tests.seeds import seeds

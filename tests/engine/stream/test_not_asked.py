@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Answer, known_answers
 from mailprobe.engine.reasons import VerdictCause
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
 from mailprobe.engine.verdict import PASSING
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.stream.streams import collect

@@ -5,13 +5,13 @@ from collections import Counter
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import known_answers, open_answers
 from mailprobe.engine.dns.messages import MailExchange
 from mailprobe.engine.pauses import CurrentPauses, Pauses
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.smtp.operators import load_operators
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_checked_engine, open_test_engine
 from tests.engine.stream.streams import collect
 

@@ -5,14 +5,14 @@ from collections import Counter
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.host_profiles import new_host
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import (
     in_order,
     open_answers,
 )
 from mailprobe.engine.stream.scheduler import SUBMIT_STEP
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.host_profiles import new_host
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import DELIVERABLE, UNDELIVERABLE, fields_of, knowns, open_test_engine
 from tests.engine.stream.streams import collect
 

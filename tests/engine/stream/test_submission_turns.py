@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 
+from mailprobe.bench.world.fake_network import open_fake_network
 from mailprobe.engine.stream.scheduler import SUBMIT_AT_ONCE_MAX
 from mailprobe.engine.stream.submission_turns import (
     ACTIVE_S,
@@ -13,7 +14,6 @@ from mailprobe.engine.stream.submission_turns import (
     PAUSE_S_MAX,
     SubmissionTurns,
 )
-from mailprobe.engine.testing.fake_network import open_fake_network
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.stream.streams import collect
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import Late, StaySilent
+from mailprobe.bench.world.host_profiles import NO_PIPELINING, TLS_OFFERED, new_host
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine.evidence import ConversationLine, is_reached
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Late, StaySilent
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING, TLS_OFFERED, new_host
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.stream.streams import collect
 from tests.engine.stream.test_evidence import evidence_of, explain

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mailprobe.engine.testing.zone import Zone
+from mailprobe.bench.world.zone import Zone
 from tests.peers.programs.exim import open_exim
 from tests.peers.programs.fail2ban import open_fail2ban, status_of
 from tests.peers.programs.network import own_network

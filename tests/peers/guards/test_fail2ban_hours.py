@@ -13,11 +13,11 @@ from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
 from mailprobe.api.cli.cleaning.passes import Passes, Recheck
 from mailprobe.api.cli.source import OwnEngine
 from mailprobe.api.listfile.journal import VERSION, Header, open_journal
+from mailprobe.bench.world.defended_hosts import defended_host
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Engine, EngineSettings, open_engine
 from mailprobe.engine.settings import DOH_URLS
-from mailprobe.engine.testing.defended_hosts import defended_host
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.peers.guards.guard import DOMAIN, MAXRETRY
 from tests.peers.guards.test_fail2ban import LIVING, with_dead
 from tests.peers.programs.failures import FailureCounts

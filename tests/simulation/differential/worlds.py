@@ -21,14 +21,14 @@ import trio.testing
 
 from mailprobe.bench.lab.internet import SENDER
 from mailprobe.bench.lab.sequences import KINDS, SequenceKind, build_site
+from mailprobe.bench.world.defended_hosts import DEFENDED_HOSTS, defended_host
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.host_behaviours import Turn
+from mailprobe.bench.world.host_defences import Defence
+from mailprobe.bench.world.host_profiles import NO_PIPELINING, limited_host, new_host
+from mailprobe.bench.world.mail_host import EHLO_LINES, MailHost
+from mailprobe.bench.world.zone import ZoneMode
 from mailprobe.engine import Answer, Engine, EngineSettings, open_answers
-from mailprobe.engine.testing.defended_hosts import DEFENDED_HOSTS, defended_host
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.host_behaviours import Turn
-from mailprobe.engine.testing.host_defences import Defence
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING, limited_host, new_host
-from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
-from mailprobe.engine.testing.zone import ZoneMode
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.simulation import test_calm, test_out_of_step

@@ -8,17 +8,18 @@ import msgspec
 from quart import Blueprint, Response, request
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.keys import KINDS, Prefix
-from mailprobe.api.operations.keys import CreateKeyRequest
-from mailprobe.api.operations.usage import USAGE_DAYS
-from mailprobe.api.pages.dashboard.frame import NOTHING_TYPED, Frame, away, caller, form_fields
-from mailprobe.api.pages.dashboard.operators import ACCOUNTS
-from mailprobe.api.pages.dashboard.overview_page import results_by_day
-from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie, ShownKeys
-from mailprobe.api.rest.accounts import account_of_email, make_account, make_key
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.contract import KeyLimitReached
 from mailprobe.storage.records import Account, Tier
+
+from ....keys import KINDS, Prefix
+from ....operations.keys import CreateKeyRequest
+from ....operations.usage import USAGE_DAYS
+from ....rest.accounts import account_of_email, make_account, make_key
+from ..frame import NOTHING_TYPED, Frame, away, caller, form_fields
+from ..operators import ACCOUNTS
+from ..overview_page import results_by_day
+from ..shown_keys import NO_KEYS, KeyCookie, ShownKeys
 
 PAGE_ACCOUNTS = 50
 PAGES_MAX = 10_000  # beyond it a search finds an account

@@ -3,8 +3,8 @@
 from quart import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.pages.dashboard.frame import Frame, away, is_part
-from mailprobe.api.pages.dashboard.operators import PAGE
+from ..frame import Frame, away, is_part
+from ..operators import PAGE
 
 CHECKS = f"{PAGE}/checks"
 

@@ -3,9 +3,9 @@
 from quart import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.egress.report import EgressOverview, overviews
-from mailprobe.api.pages.dashboard.frame import Frame, away, caller
-from mailprobe.api.pages.dashboard.operators import PAGE
+from ....egress.report import EgressOverview, overviews
+from ..frame import Frame, away, caller
+from ..operators import PAGE
 
 EGRESSES = f"{PAGE}/egresses"
 SHOWN = f"{PAGE}#egresses"

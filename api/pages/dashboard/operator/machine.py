@@ -10,10 +10,11 @@ from pathlib import Path
 
 import trio
 
-from mailprobe.api.reader.client import forks
-from mailprobe.api.reader.forks import ReaderCounts
-from mailprobe.api.service import Deployment
 from mailprobe.release import version
+
+from ....reader.client import forks
+from ....reader.forks import ReaderCounts
+from ....service import Deployment
 
 DISK_FREE_LEAST = 0.1  # a disk with less is marked: SQLite's log of a large list needs some
 

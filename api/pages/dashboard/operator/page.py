@@ -7,15 +7,16 @@ from typing import get_args
 
 from quart import Blueprint, Response, request
 
-from mailprobe.api.egress.tolerances import shown_tolerances
-from mailprobe.api.pages.dashboard.frame import Frame, away, form_fields
-from mailprobe.api.pages.dashboard.operator.egresses import egresses_of
-from mailprobe.api.pages.dashboard.operator.machine import machine_of, size_of
-from mailprobe.api.pages.dashboard.operators import PAGE
-from mailprobe.api.pages.icons import line_of_shares
 from mailprobe.storage.egresses import ReputationDay
 from mailprobe.storage.list_jobs.queues import COUNTED_MAX, QueueName
 from mailprobe.storage.pauses import PauseKind
+
+from ....egress.tolerances import shown_tolerances
+from ...icons import line_of_shares
+from ..frame import Frame, away, form_fields
+from ..operators import PAGE
+from .egresses import egresses_of
+from .machine import machine_of, size_of
 
 HOSTS_MAX = 100
 ACCOUNTS_SHOWN = 10

@@ -5,18 +5,6 @@ from collections.abc import Mapping
 from quart import Blueprint, Response, g
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.alerts.smtp_relay import recipient_of
-from mailprobe.api.pages.dashboard.frame import (
-    HOME,
-    NOTHING_TYPED,
-    Frame,
-    away,
-    caller,
-    form_fields,
-)
-from mailprobe.api.pages.dashboard.people.sign_in_pages import NO_ADDRESS, new_token, token_hash
-from mailprobe.api.pages.dashboard.roles import MEANINGS, ROLES, may
-from mailprobe.api.pages.dashboard.sign_ins import SignIn
 from mailprobe.engine.address import NotAnAddress
 from mailprobe.storage.people.links import INVITATIONS_KEPT
 from mailprobe.storage.people.people import (
@@ -28,6 +16,19 @@ from mailprobe.storage.people.people import (
     TooManyPeople,
 )
 from mailprobe.storage.people.sign_ins import ListedSignIn
+
+from ....alerts.smtp_relay import recipient_of
+from ..frame import (
+    HOME,
+    NOTHING_TYPED,
+    Frame,
+    away,
+    caller,
+    form_fields,
+)
+from ..roles import MEANINGS, ROLES, may
+from ..sign_ins import SignIn
+from .sign_in_pages import NO_ADDRESS, new_token, token_hash
 
 PEOPLE = f"{HOME}/people"
 ALREADY_THERE = "This address is there already."

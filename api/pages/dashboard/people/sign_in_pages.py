@@ -16,11 +16,18 @@ from hashlib import sha256
 from quart import Blueprint, Response, g, request
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.forms.visitors import network_of
-from mailprobe.api.http.exchange import admission_of
-from mailprobe.api.keys import key_hash
-from mailprobe.api.pages import documents
-from mailprobe.api.pages.dashboard.frame import (
+from mailprobe.engine.address import NotAnAddress, parse
+from mailprobe.storage.people.links import LINKS_KEPT, NewLink
+from mailprobe.storage.people.people import Person
+
+from ....forms.visitors import network_of
+from ....http.exchange import admission_of
+from ....keys import key_hash
+from ....refusals import Refusal
+from ....service import OpenIdFailed, OpenIdService
+from ....sign_in.openid import new_attempt
+from ... import documents
+from ..frame import (
     HOME,
     SIGN_IN,
     Frame,
@@ -28,16 +35,10 @@ from mailprobe.api.pages.dashboard.frame import (
     caller,
     form_fields,
 )
-from mailprobe.api.pages.dashboard.operators import ACCOUNTS
-from mailprobe.api.pages.dashboard.shown_keys import NO_KEYS, KeyCookie
-from mailprobe.api.pages.dashboard.sign_ins import ATTEMPT_S, BROWSER_COOKIE, KnownBrowser, SignIn
-from mailprobe.api.pages.dashboard.start_page import START
-from mailprobe.api.refusals import Refusal
-from mailprobe.api.service import OpenIdFailed, OpenIdService
-from mailprobe.api.sign_in.openid import new_attempt
-from mailprobe.engine.address import NotAnAddress, parse
-from mailprobe.storage.people.links import LINKS_KEPT, NewLink
-from mailprobe.storage.people.people import Person
+from ..operators import ACCOUNTS
+from ..shown_keys import NO_KEYS, KeyCookie
+from ..sign_ins import ATTEMPT_S, BROWSER_COOKIE, KnownBrowser, SignIn
+from ..start_page import START
 
 log = logging.getLogger("mailprobe.sign_in")
 

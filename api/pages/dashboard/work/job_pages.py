@@ -7,10 +7,16 @@ from urllib.parse import urlencode
 import msgspec
 from quart import Blueprint, Response, request
 
-from mailprobe.api.jobs.rules import NotAWebhook, callback_headers
-from mailprobe.api.operations.jobs import JobResponse, send_test_callback
-from mailprobe.api.operations.verify import SECRET_CHARACTERS_MAX, SECRET_CHARACTERS_MIN
-from mailprobe.api.pages.dashboard.frame import (
+from mailprobe.storage.contract import ID_PREFIX_MIN
+from mailprobe.storage.records import Job, JobState
+
+from ....jobs.rules import NotAWebhook, callback_headers
+from ....operations.jobs import JobResponse, send_test_callback
+from ....operations.verify import SECRET_CHARACTERS_MAX, SECRET_CHARACTERS_MIN
+from ....quota.charge import TRIALS_A_MINUTE
+from ....refusals import JobNotFound, RateLimited
+from ....results.advice import answer_of
+from ..frame import (
     HEADERS,
     HOME,
     NOTHING_TYPED,
@@ -19,11 +25,6 @@ from mailprobe.api.pages.dashboard.frame import (
     caller,
     form_fields,
 )
-from mailprobe.api.quota.charge import TRIALS_A_MINUTE
-from mailprobe.api.refusals import JobNotFound, RateLimited
-from mailprobe.api.results.advice import answer_of
-from mailprobe.storage.contract import ID_PREFIX_MIN
-from mailprobe.storage.records import Job, JobState
 
 JOBS_PAGE = f"{HOME}/jobs"
 JOBS_SHOWN = 50

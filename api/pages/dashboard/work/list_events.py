@@ -18,14 +18,15 @@ import trio
 from quart import Blueprint, Response, current_app, request
 from quart.wrappers.response import ResponseBody
 
-from mailprobe.api.admission.connections import LiveConnections
-from mailprobe.api.lists.table import read_marks
-from mailprobe.api.operations.list_jobs import response_of, waits_of
-from mailprobe.api.pages.dashboard.frame import HEADERS, LISTS_PAGE, Frame, caller
-from mailprobe.api.pages.dashboard.work.list_states import progress_values
-from mailprobe.api.pages.dashboard.work.list_table import list_and_stored
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.list_records import NO_WAITS
+
+from ....admission.connections import LiveConnections
+from ....lists.table import read_marks
+from ....operations.list_jobs import response_of, waits_of
+from ..frame import HEADERS, LISTS_PAGE, Frame, caller
+from .list_states import progress_values
+from .list_table import list_and_stored
 
 EVERY_S = 0.8  # between two looks at a list: its counters move at least once a second
 SHARE = 5  # a look takes at most one of so many seconds: marks of a million addresses take a while

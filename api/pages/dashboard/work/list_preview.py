@@ -5,17 +5,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from mailprobe.api.cells.unwrapping import read_cell
-from mailprobe.api.listfile.columns import (
+from mailprobe.storage.list_records import ListChunk, StoredList
+
+from ....cells.unwrapping import read_cell
+from ....listfile.columns import (
     CHECKED_CELLS,
     EXAMPLE_CHARACTERS_MAX,
     EXAMPLES,
     few_addresses,
 )
-from mailprobe.api.results.chunk_lines import rows_of
-from mailprobe.api.results.list_reading import ListReading, decode_reading
-from mailprobe.api.results.stored_row import StoredRow
-from mailprobe.storage.list_records import ListChunk, StoredList
+from ....results.chunk_lines import rows_of
+from ....results.list_reading import ListReading, decode_reading
+from ....results.stored_row import StoredRow
 
 ROWS_SHOWN = 10
 COLUMNS_SHOWN = 20  # a list may have a thousand

@@ -10,19 +10,20 @@ from hashlib import sha256
 from quart import Blueprint, Response, request
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.http.exchange import admission_of
-from mailprobe.api.lists.table import read_marks
-from mailprobe.api.operations.list_jobs import ListResponse, response_of, summary_of
-from mailprobe.api.pages.dashboard.frame import HOME, LISTS_PAGE, Frame, away, form_fields
-from mailprobe.api.pages.dashboard.work.list_states import (
+from mailprobe.storage.list_jobs.shared_reports import TooManyReports
+from mailprobe.storage.list_records import NO_WAITS
+
+from ....http.exchange import admission_of
+from ....lists.table import read_marks
+from ....operations.list_jobs import ListResponse, response_of, summary_of
+from ..frame import HOME, LISTS_PAGE, Frame, away, form_fields
+from .list_states import (
     answers_of,
     is_unstarted,
     reasons_of,
     state_of,
 )
-from mailprobe.api.pages.dashboard.work.list_table import list_and_stored
-from mailprobe.storage.list_jobs.shared_reports import TooManyReports
-from mailprobe.storage.list_records import NO_WAITS
+from .list_table import list_and_stored
 
 SHARED = f"{HOME}/shared"
 DAYS = (1, 7, 30)  # of a link, to choose from

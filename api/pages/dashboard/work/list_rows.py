@@ -5,12 +5,13 @@ from collections.abc import AsyncGenerator, Sequence
 
 import trio
 
-from mailprobe.api.lists.downloads import pieces
-from mailprobe.api.lists.results import csv_line, rows_of_chunks
-from mailprobe.api.results.chunk_lines import results_in
-from mailprobe.api.results.row_result import domain_of
 from mailprobe.storage.list_records import StoredList
 from mailprobe.storage.store import Store
+
+from ....lists.downloads import pieces
+from ....lists.results import csv_line, rows_of_chunks
+from ....results.chunk_lines import results_in
+from ....results.row_result import domain_of
 
 CHUNKS_AT_ONCE = 10
 DOMAINS_MAX = 10

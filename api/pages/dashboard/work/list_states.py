@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import ceil
 
-from mailprobe.api.lists.stages import WaitingHost
-from mailprobe.api.operations.list_jobs import ListResponse, summary_of
-from mailprobe.api.pages.dashboard.health import words_of_cause
-from mailprobe.api.results.advice import ANSWERS, AnswerWords, reason_words
-from mailprobe.api.results.lights import WORDS
-from mailprobe.api.results.marks import ResultKind, passing_of
 from mailprobe.engine.verdict import Reason
 from mailprobe.storage.list_records import StoredList
+
+from ....lists.stages import WaitingHost
+from ....operations.list_jobs import ListResponse, summary_of
+from ....results.advice import ANSWERS, AnswerWords, reason_words
+from ....results.lights import WORDS
+from ....results.marks import ResultKind, passing_of
+from ..health import words_of_cause
 
 # What lets addresses wait, but for mail hosts, which are named one by one.
 CAUSES = {

@@ -10,10 +10,13 @@ from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 from werkzeug.exceptions import NotFound
 
-from mailprobe.api.lists.conversations import conversation_of
-from mailprobe.api.lists.downloads import begun
-from mailprobe.api.lists.results import ListResults, disposition
-from mailprobe.api.lists.table import (
+from mailprobe.engine.evidence import Evidence
+from mailprobe.storage.list_records import StoredList
+
+from ....lists.conversations import conversation_of
+from ....lists.downloads import begun
+from ....lists.results import ListResults, disposition
+from ....lists.table import (
     ORDERS,
     PAGE_ROWS,
     FoundRows,
@@ -25,23 +28,21 @@ from mailprobe.api.lists.table import (
     read_rows,
     search_rows,
 )
-from mailprobe.api.operations.list_jobs import FORMATS, ListResponse, formulas_of
-from mailprobe.api.pages.dashboard.frame import HEADERS, LISTS_PAGE, Frame, is_part
-from mailprobe.api.pages.dashboard.refusal_words import words_of
-from mailprobe.api.pages.dashboard.try_page import (
+from ....operations.list_jobs import FORMATS, ListResponse, formulas_of
+from ....refusals import ListNotFound, Refusal
+from ....results.advice import ANSWERS, advice_of, answer_of, why_of
+from ....results.marks import LIGHTS, REASONS, STATUSES, ResultKind
+from ....results.row_filter import RowFilter
+from ....results.row_result import suggested
+from ..frame import HEADERS, LISTS_PAGE, Frame, is_part
+from ..refusal_words import words_of
+from ..try_page import (
     KEEP_THE_FORM,
     bounce_of,
     conversation_values,
     explained,
 )
-from mailprobe.api.pages.dashboard.work.list_states import reasons_of
-from mailprobe.api.refusals import ListNotFound, Refusal
-from mailprobe.api.results.advice import ANSWERS, advice_of, answer_of, why_of
-from mailprobe.api.results.marks import LIGHTS, REASONS, STATUSES, ResultKind
-from mailprobe.api.results.row_filter import RowFilter
-from mailprobe.api.results.row_result import suggested
-from mailprobe.engine.evidence import Evidence
-from mailprobe.storage.list_records import StoredList
+from .list_states import reasons_of
 
 TEXT_CHARACTERS_MAX = 100  # of a search
 PLACE_MAX = 10**9

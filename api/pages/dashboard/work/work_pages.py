@@ -6,10 +6,16 @@ from contextlib import aclosing, suppress
 import trio
 from quart import Blueprint, Response, request
 
-from mailprobe.api.lists.table import read_marks
-from mailprobe.api.operations.list_jobs import ListResponse, ListsResponse, ListSummary
-from mailprobe.api.operations.usage import ManagementUsageSummaryResponse
-from mailprobe.api.pages.dashboard.frame import (
+from mailprobe.storage.list_records import StoredList
+
+from ....lists.table import read_marks
+from ....operations.list_jobs import ListResponse, ListsResponse, ListSummary
+from ....operations.usage import ManagementUsageSummaryResponse
+from ....quota.list_limits import NAME_CHARACTERS_MAX
+from ....quota.pricing import eur_up, overage_micros
+from ....refusals import InvalidRequest, ListNotFound
+from ....rest.app import this_request
+from ..frame import (
     HEADERS,
     LISTS_PAGE,
     Frame,
@@ -20,9 +26,9 @@ from mailprobe.api.pages.dashboard.frame import (
     has_file,
     is_part,
 )
-from mailprobe.api.pages.dashboard.work.list_preview import preview_of
-from mailprobe.api.pages.dashboard.work.list_rows import csv_of_rows, worst_domains
-from mailprobe.api.pages.dashboard.work.list_states import (
+from .list_preview import preview_of
+from .list_rows import csv_of_rows, worst_domains
+from .list_states import (
     AnswerCount,
     ShownState,
     answers_of,
@@ -31,12 +37,7 @@ from mailprobe.api.pages.dashboard.work.list_states import (
     rough_duration,
     state_of,
 )
-from mailprobe.api.pages.dashboard.work.list_table import list_and_stored, table_query, table_values
-from mailprobe.api.quota.list_limits import NAME_CHARACTERS_MAX
-from mailprobe.api.quota.pricing import eur_up, overage_micros
-from mailprobe.api.refusals import InvalidRequest, ListNotFound
-from mailprobe.api.rest.app import this_request
-from mailprobe.storage.list_records import StoredList
+from .list_table import list_and_stored, table_query, table_values
 
 MARKS_MAX = 200_000  # addresses whose answers a page of lists counts: some ms
 TICKED = "column-"  # begins the name of a column's checkbox; its value is the number

@@ -15,10 +15,10 @@ from mailprobe.api.cli.cleaning.passes import Passes, Recheck
 from mailprobe.api.cli.source import OwnEngine
 from mailprobe.api.listfile.journal import VERSION, Header, open_journal
 from mailprobe.bench.lab.scenarios import GREYLIST_S, GREYLISTING
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Late
-from mailprobe.engine.testing.host_profiles import new_host
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import Late
+from mailprobe.bench.world.host_profiles import new_host
+from mailprobe.bench.world.mail_host import MailHost
 from tests import warm_process
 from tests.engine.engine_runs import open_test_engine
 from tests.storage.child_processes import ROOT

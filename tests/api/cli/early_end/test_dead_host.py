@@ -20,8 +20,8 @@ from mailprobe.bench.lab.dead_host import (
     HEALTHY_EACH,
     HEALTHY_HOSTS,
 )
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.host_profiles import new_host
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.host_profiles import new_host
 from tests import warm_process
 from tests.api.cli.cleaning.test_passes import HEADER
 from tests.api.cli.test_clean import ROOT, rows_of

@@ -16,7 +16,7 @@ import trio
 
 from mailprobe.api.http.listeners import open_sockets
 from mailprobe.api.serve import serve_service
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.mail_host import MailHost
 from tests.api.lists.test_lists import open_list_shop
 
 WORLDS = int(os.environ.get("MAILPROBE_KILLS", "1"))

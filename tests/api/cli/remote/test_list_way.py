@@ -22,7 +22,7 @@ from mailprobe.api.errors import CommandError
 from mailprobe.api.listfile.journal import SentList, SentRequest
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.results.counts import ProgressRate
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.mail_host import MailHost
 from tests.api.lists.test_lists import LISTS, working_lists
 from tests.api.service_fixture import RunningService, open_shop
 

@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from mailprobe.api.cli import main
 from mailprobe.api.cli.scoring.bounces import bounced_in
 from mailprobe.api.cli.source import OwnEngine
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.storage import open_store
 from tests.engine.engine_runs import open_test_engine
 

@@ -12,7 +12,7 @@ import trio
 from mailprobe.api.cli.toolserver.remote_tools import Keys, open_remote_toolbox, remote_toolbox
 from mailprobe.api.errors import Misuse
 from mailprobe.api.operations.table import OPERATIONS
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.mail_host import MailHost
 from tests.api.cli.test_clean import names_in, written
 from tests.api.cli.toolserver.client import ToolClient, open_session
 from tests.api.lists.test_lists import ended, open_list_shop

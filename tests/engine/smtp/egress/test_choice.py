@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 import trio
 
+from mailprobe.bench.world.mail_host import HostAddress, MailHost
 from mailprobe.engine import open_answers
 from mailprobe.engine.egress import DailyLimit, Egress
 from mailprobe.engine.smtp.egress.choice import score, seed_of
-from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 from tests.engine.smtp.egress.worlds import (
     LISTED,
     A,

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import pytest
 import trio
 
+from mailprobe.bench.world.host_behaviours import Turn
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Answer
 from mailprobe.engine.egress import Egress
-from mailprobe.engine.testing.host_behaviours import Turn
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.smtp.egress.worlds import (
     A,
     B,

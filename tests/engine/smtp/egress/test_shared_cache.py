@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 import trio
 
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine.egress import Egress
 from mailprobe.engine.shared_cache import Fact, FactKind, Listener, heed
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.smtp.egress.worlds import A, B, World, answers_of, open_engine_of, open_world
 
 SIX_HOURS = 6 * 3600.0

@@ -6,12 +6,12 @@ import socket
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import FakeTransport
+from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.bench.world.zone import Zone
 from mailprobe.engine import EngineSettings, open_engine
 from mailprobe.engine.egress import Egress, Egresses
 from mailprobe.engine.net.tcp import EgressFailed, connect
-from mailprobe.engine.testing.fake_network import FakeTransport
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import Zone
 from tests.engine.net.socks_server import closed_port, exactly, greet, open_server
 from tests.engine.smtp.egress.worlds import LISTED, answers_of, reasons
 

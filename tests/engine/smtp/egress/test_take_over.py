@@ -6,11 +6,11 @@ from random import Random
 import pytest
 import trio
 
+from mailprobe.bench.world.faults import Close, Late, ResetConnection
+from mailprobe.bench.world.mail_host import HostAddress, MailHost
 from mailprobe.engine import open_answers
 from mailprobe.engine.egress import Egress
 from mailprobe.engine.net.tcp import EgressFailed
-from mailprobe.engine.testing.faults import Close, Late, ResetConnection
-from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 from tests.engine.smtp.egress.worlds import (
     LISTED,
     A,

@@ -3,12 +3,12 @@
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import Cable, open_cable
+from mailprobe.bench.world.mail_host import HostAddress, MailHost
 from mailprobe.engine import Engine
 from mailprobe.engine.egress import Egress
 from mailprobe.engine.net.tcp import EgressFailed
 from mailprobe.engine.smtp.egress.router import EgressRouter
-from mailprobe.engine.testing.fake_network import Cable, open_cable
-from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 from tests.engine.smtp.egress.worlds import (
     A,
     B,

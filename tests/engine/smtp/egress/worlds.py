@@ -10,14 +10,14 @@ from typing import Any
 
 import trio
 
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Answer, Engine, EngineSettings, open_answers, open_engine
 from mailprobe.engine.egress import Egress, Egresses
 from mailprobe.engine.net.dialer import Dial
 from mailprobe.engine.shared_cache import SharedCache
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.egress.control import LocalEgressControl
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
 from tests.engine.engine_runs import SETTLED_S
 from tests.engine.invariants import assert_whole
 

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import Late, SendLine
+from mailprobe.bench.world.host_profiles import LIMIT_REPLIES, NO_PIPELINING, limited_host
+from mailprobe.bench.world.mail_host import EHLO_LINES, MailHost
 from mailprobe.engine import Verdict, open_answers
 from mailprobe.engine.smtp.limits import FIRST_S, UNLIMITED, RecipientLimits
 from mailprobe.engine.smtp.probe import OBJECTIONS_MAX
 from mailprobe.engine.smtp.session.recipient_limits import REFUSALS_MAX
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Late, SendLine
-from mailprobe.engine.testing.host_profiles import LIMIT_REPLIES, NO_PIPELINING, limited_host
-from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.engine_runs import (
     DELIVERABLE,
     FAILED,

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import Close, Late
-from mailprobe.engine.testing.host_profiles import new_host
-from mailprobe.engine.testing.mail_host import MailHost
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.faults import Close, Late
+from mailprobe.bench.world.host_profiles import new_host
+from mailprobe.bench.world.mail_host import MailHost
 from tests.engine.engine_runs import (
     DELIVERABLE,
     TIMED_OUT,

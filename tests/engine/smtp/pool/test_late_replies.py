@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING, new_host
-from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.host_profiles import NO_PIPELINING, new_host
+from mailprobe.bench.world.mail_host import EHLO_LINES, MailHost
 from mailprobe.engine.verdict import Verdict
 from tests.engine.engine_runs import TIMED_OUT, fields_of, knowns, open_checked_engine, verify
 

@@ -5,11 +5,11 @@ from math import inf
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import Late
+from mailprobe.bench.world.host_profiles import NO_PIPELINING
+from mailprobe.bench.world.mail_host import EHLO_LINES, MailHost
 from mailprobe.engine.smtp.pool.left_connections import LEFT_S
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Late
-from mailprobe.engine.testing.host_profiles import NO_PIPELINING
-from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.engine_runs import (
     DELIVERABLE,
     FAILED,

@@ -8,13 +8,13 @@ from random import Random
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.host_description import HostAddress
+from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.bench.world.zone import ZoneMode
 from mailprobe.engine import EngineSettings, open_answers, open_engine
 from mailprobe.engine.smtp.pool.opening import addresses_in_turn
 from mailprobe.engine.stream.answers import Answer
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.host_description import HostAddress
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.zone import ZoneMode
 from tests.engine.engine_runs import open_checked_engine
 
 FOUR, SIX = "11.0.0.9", "2a00::9"

@@ -5,14 +5,14 @@ from collections import Counter
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import Close, Late, SendLine, StaySilent
+from mailprobe.bench.world.host_profiles import SPAMHAUS, new_host
+from mailprobe.bench.world.mail_host import EHLO_LINES, MailHost
 from mailprobe.engine import (
     in_order,
     open_answers,
 )
-from mailprobe.engine.testing.fake_network import open_fake_network
-from mailprobe.engine.testing.faults import Close, Late, SendLine, StaySilent
-from mailprobe.engine.testing.host_profiles import SPAMHAUS, new_host
-from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
 from tests.engine.engine_runs import (
     CATCH_ALL,
     DELIVERABLE,

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 import trio
 
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.host_behaviours import Turn
+from mailprobe.bench.world.host_defences import Defence
+from mailprobe.bench.world.mail_host import HostAddress, MailHost
 from mailprobe.engine import Answer, open_answers
 from mailprobe.engine.smtp.tolerance.limits import HOUR_S, WINDOW_S
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.host_behaviours import Turn
-from mailprobe.engine.testing.host_defences import Defence
-from mailprobe.engine.testing.mail_host import HostAddress, MailHost
 from tests.engine.engine_runs import open_checked_engine
 
 PATIENCE_S = 4 * HOUR_S

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.engine.testing.defended_hosts import DEFENDED_HOSTS, defended_host
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
-from tests.engine.testing.test_mail_hosts import HELLO, MAIL, Client, meet
+from mailprobe.bench.world.defended_hosts import DEFENDED_HOSTS, defended_host
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
+from tests.bench.world.test_mail_hosts import HELLO, MAIL, Client, meet
 
 HOUR_S = 3600.0
 BANNED_AT_GREETING = {

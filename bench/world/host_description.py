@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from re import Pattern
 
-from mailprobe.engine.testing.faults import ReplyFault
-from mailprobe.engine.testing.host_behaviours import Turn
-from mailprobe.engine.testing.host_defences import Defence
-from mailprobe.engine.testing.host_log import HostLog
+from .faults import ReplyFault
+from .host_behaviours import Turn
+from .host_defences import Defence
+from .host_log import HostLog
 
 EHLO_LINES = (
     "PIPELINING",

@@ -18,7 +18,7 @@ import dns.rcode
 import dns.rdatatype
 import dns.rrset
 
-from mailprobe.engine.testing.resolver_faults import ResolverFaults, Unavailable
+from .resolver_faults import ResolverFaults, Unavailable
 
 QUERIES_KEPT = 100_000  # different questions counted
 CHAIN_MAX = 20  # steps of CNAME that are put into one answer

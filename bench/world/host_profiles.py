@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from mailprobe.engine.testing.faults import (
+from .faults import (
     SHUTTING_DOWN,
     Close,
     Drip,
@@ -26,7 +26,7 @@ from mailprobe.engine.testing.faults import (
     Swap,
     Twice,
 )
-from mailprobe.engine.testing.mail_host import EHLO_LINES, HostAddress, MailHost
+from .mail_host import EHLO_LINES, HostAddress, MailHost
 
 POSTFIX = MailHost(
     recipients_max=1_000,

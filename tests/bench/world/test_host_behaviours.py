@@ -6,10 +6,10 @@ import pytest
 import trio
 
 from mailprobe.bench.lab.sequences import NAMES
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.host_behaviours import ClientHistory, Turn, looks_random
-from mailprobe.engine.testing.mail_host import MailHost
-from tests.engine.testing.test_mail_hosts import HELLO, KNOWN, MAIL, UNKNOWN, Client, meet
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.host_behaviours import ClientHistory, Turn, looks_random
+from mailprobe.bench.world.mail_host import MailHost
+from tests.bench.world.test_mail_hosts import HELLO, KNOWN, MAIL, UNKNOWN, Client, meet
 
 POLICY = "550 5.7.1 <{rcpt}>: too many invalid recipients"
 

@@ -18,9 +18,10 @@ from trio.testing import memory_stream_pair
 
 from mailprobe.engine.dns.pacing import read_refusal
 from mailprobe.engine.dns.response import HttpResponse
-from mailprobe.engine.testing.mail_host import HostAddress, MailHost
-from mailprobe.engine.testing.resolver_faults import ResolverFaults, Unavailable
-from mailprobe.engine.testing.zone import (
+
+from .mail_host import HostAddress, MailHost
+from .resolver_faults import ResolverFaults, Unavailable
+from .zone import (
     HTML,
     Behaviour,
     Zone,

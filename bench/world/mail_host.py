@@ -9,11 +9,11 @@ from random import Random
 
 import trio
 
-from mailprobe.engine.testing.faults import ReplyFault, ReplyWriter, ResetConnection, as_octets
-from mailprobe.engine.testing.host_description import EHLO_LINES, HostAddress, HostDescription
-from mailprobe.engine.testing.host_log import HostLogSession, LoggedCommand, rcpt_mailbox
-from mailprobe.engine.testing.smtp_script import ScriptReply, SmtpScript
-from mailprobe.engine.testing.tls import UpgradableStream
+from .faults import ReplyFault, ReplyWriter, ResetConnection, as_octets
+from .host_description import EHLO_LINES, HostAddress, HostDescription
+from .host_log import HostLogSession, LoggedCommand, rcpt_mailbox
+from .smtp_script import ScriptReply, SmtpScript
+from .tls import UpgradableStream
 
 __all__ = ["EHLO_LINES", "HostAddress", "MailHost"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import (
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.faults import (
     Close,
     Drop,
     Late,
@@ -19,8 +19,8 @@ from mailprobe.engine.testing.faults import (
     Swap,
     Twice,
 )
-from mailprobe.engine.testing.host_profiles import HOST_PROFILES, LATIN_1, new_host
-from mailprobe.engine.testing.mail_host import EHLO_LINES, MailHost
+from mailprobe.bench.world.host_profiles import HOST_PROFILES, LATIN_1, new_host
+from mailprobe.bench.world.mail_host import EHLO_LINES, MailHost
 
 HELLO = "EHLO probe.test"
 MAIL = "MAIL FROM:<>"

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from mailprobe.engine.testing.host_defences import FIND_S, HOUR_S, Defence
-from mailprobe.engine.testing.host_profiles import EXCHANGE, EXIM, POSTFIX, TARPIT_S
-from mailprobe.engine.testing.mail_host import MailHost
+from .host_defences import FIND_S, HOUR_S, Defence
+from .host_profiles import EXCHANGE, EXIM, POSTFIX, TARPIT_S
+from .mail_host import MailHost
 
 DATE = "Thu, 26 Nov 2026 03:00:00 +0000"
 CPANEL_BANNER = (

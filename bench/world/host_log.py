@@ -8,8 +8,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mailprobe.engine.testing.host_behaviours import ClientHistory
-from mailprobe.engine.testing.host_defences import SOURCES_MAX, SourceHistory
+from .host_behaviours import ClientHistory
+from .host_defences import SOURCES_MAX, SourceHistory
 
 SESSIONS_KEPT = 1_000
 COMMANDS_KEPT = 2_000  # commands of one session

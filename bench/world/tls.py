@@ -9,7 +9,7 @@ from functools import cache
 
 import trio
 
-from mailprobe.engine.testing.faults import reset_at_close
+from .faults import reset_at_close
 
 NAME = "mx.host.test"
 

@@ -5,11 +5,11 @@ import ssl
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import FakeNetwork, open_fake_network
-from mailprobe.engine.testing.faults import Close, Garbage, ResetConnection, StaySilent
-from mailprobe.engine.testing.host_profiles import TLS_OFFERED, new_host
-from mailprobe.engine.testing.mail_host import MailHost
-from tests.engine.testing.test_mail_hosts import HELLO, KNOWN, MAIL, Client, codes, meet
+from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
+from mailprobe.bench.world.faults import Close, Garbage, ResetConnection, StaySilent
+from mailprobe.bench.world.host_profiles import TLS_OFFERED, new_host
+from mailprobe.bench.world.mail_host import MailHost
+from tests.bench.world.test_mail_hosts import HELLO, KNOWN, MAIL, Client, codes, meet
 
 
 def upgraded(client: Client) -> Client:

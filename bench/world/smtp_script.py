@@ -8,10 +8,10 @@ Exim after commands that are not mail, OpenSMTPD after two commands in one write
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mailprobe.engine.testing.host_behaviours import ClientHistory, looks_random
-from mailprobe.engine.testing.host_defences import SessionDefence
-from mailprobe.engine.testing.host_description import HostDescription
-from mailprobe.engine.testing.host_log import HostLogSession, rcpt_mailbox
+from .host_behaviours import ClientHistory, looks_random
+from .host_defences import SessionDefence
+from .host_description import HostDescription
+from .host_log import HostLogSession, rcpt_mailbox
 
 LINE_OCTETS_MAX = 1_000  # a prober's longest line is far shorter
 CLIENT_VERBS = frozenset({"EHLO", "HELO", "MAIL", "RCPT", "RSET", "STARTTLS", "QUIT", "NOOP"})

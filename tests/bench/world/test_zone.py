@@ -6,10 +6,10 @@ import dns.rdatatype
 import pytest
 import trio
 
-from mailprobe.engine.testing.fake_network import FakeEndpoint, open_fake_network
-from mailprobe.engine.testing.mail_host import MailHost
-from mailprobe.engine.testing.resolver_faults import ResolverFaults, RetryAfter, Unavailable
-from mailprobe.engine.testing.zone import HTML, Zone, ZoneMode
+from mailprobe.bench.world.fake_network import FakeEndpoint, open_fake_network
+from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.bench.world.resolver_faults import ResolverFaults, RetryAfter, Unavailable
+from mailprobe.bench.world.zone import HTML, Zone, ZoneMode
 
 URL = "https://9.9.9.9/dns-query"
 
