@@ -46,10 +46,13 @@ class AddressLookups:
         routes: Routes,
         found: Callable[[Probe, int, AddressAnswer], None],
         late: Callable[[Probe], None],
+        end_step: Callable[[], None],
     ) -> None:
+        """`end_step` follows each call of the other two."""
         self._routes = routes
         self._found = found
         self._late = late
+        self._end_step = end_step
         # A plain attribute, because it is read for every settled probe.
         self.pending: dict[Probe, dict[int, Interest[AddressAnswer]]] = {}
 
@@ -63,7 +66,7 @@ class AddressLookups:
         return LOOKUP_LAGGED if any(each.is_lagging for each in waits_for) else LOOKUP_FAILED
 
     def begin(self, probe: Probe, place: int) -> None:
-        """Look up the exchange at this place. `found` may be called before this returns."""
+        """Look up the exchange at this place. `found` is called later."""
 
         def settle(answer: AddressAnswer | LookupFailed) -> None:
             pending = self.pending.get(probe)
@@ -71,6 +74,11 @@ class AddressLookups:
                 if not pending:
                     del self.pending[probe]
                 self._found(probe, place, answer)
+                self._end_step()
+
+        def be_late() -> None:
+            self._late(probe)
+            self._end_step()
 
         others = place + 1 < len(probe.exchanges)
         interest: Interest[AddressAnswer] = Interest(
@@ -79,7 +87,7 @@ class AddressLookups:
             settle,
             probe.deadline,
             late_at=trio.current_time() + EXCHANGE_S if others else float("inf"),
-            late=lambda: self._late(probe),
+            late=be_late,
         )
         self.pending.setdefault(probe, {})[place] = interest
         self._routes.subscribe_addresses(probe.exchanges[place].name, interest)

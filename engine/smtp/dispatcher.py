@@ -6,7 +6,6 @@ its deadline at the latest, even if its connection still waits; a later reply is
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -40,7 +39,6 @@ from .controls import (
     UNCONFIRMED_RULE,
     SharedControls,
 )
-from .deadlines import ProbeAdmission
 from .host_memory import HostMemory
 from .leases.ledger import RefusalLedger
 from .leases.refusal_leases import RefusalLeases
@@ -60,6 +58,7 @@ from .replies.rules import Rules
 from .throttle import RestingHost
 from .tolerance.hosts import SpentBudget, Tolerances
 from .tolerance.limits import BAN_RULE
+from .turn import Turn
 
 UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
 OVERDUE = Cause(Outcome.TIMED_OUT, "clock.overall", "no answer by its deadline")
@@ -76,20 +75,9 @@ class ProbeDispatcher:
 
     # With more than 30 attributes Python keeps a slower dict for each object: 6 µs per address.
     __slots__ = (
-        *("_admission", "_admitted", "_all_done", "clocks", "address_lookups", "_marker", "_now"),
-        *("_nursery", "_reactor", "_relief", "_room_listeners", "_routes", "tasks", "waiting"),
-        *(
-            "_watched",
-            "applying",
-            "client",
-            "closing",
-            "controls",
-            "dial",
-            "domains",
-            "egress",
-            "freed",
-            "tolerances",
-        ),
+        *("_all_done", "address_lookups", "_marker", "_now", "_nursery", "_reactor", "_relief"),
+        *("_routes", "tasks", "tolerances", "turn"),
+        *("_watched", "client", "closing", "controls", "dial", "domains", "egress"),
         *("hedges", "host_shared_cache", "host_memory", "is_out", "left_connections", "observer"),
         *("opening_clock", "operators", "patient_pools", "permits", "pools", "rules", "settings"),
     )
@@ -109,7 +97,7 @@ class ProbeDispatcher:
         egress: Egress | None = None,
         domains: Domains | None = None,
         controls: SharedControls | None = None,
-        admission: ProbeAdmission | None = None,
+        turn: Turn[Pool] | None = None,
         relief: Relief | None = None,
         fleet: EngineSharedCache | None = None,
         refusals: RefusalLedger | None = None,
@@ -139,13 +127,7 @@ class ProbeDispatcher:
         self._reactor = reactor
         self._relief = relief
         self._now = trio.lowlevel.current_clock().current_time
-        self._admission = ProbeAdmission(settings) if admission is None else admission
-        self.clocks = self._admission.clocks
-        self._admitted = self._admission.admitted
-        self.waiting = self._admission.waiting
-        self._room_listeners: tuple[Callable[[Pool | None], None], ...] = ()
-        self.applying: list[Pool] = []  # to which a session's effects are being applied
-        self.freed: dict[Pool | None, None] = {}  # capacity freed meanwhile
+        self.turn = Turn[Pool](settings) if turn is None else turn
         self.host_memory = HostMemory(self._now)
         self.pools = Pools(operators, self.host_memory, self._new_pool, self._now)
         self.patient_pools = Pools(
@@ -162,15 +144,14 @@ class ProbeDispatcher:
             settings.host_connections,
             OwnBudget(settings.host_connections) if permits is None else permits,
             self.pools.at_address,
-            self.capacity_freed,
-            self._stop_clocks,
-            self._leave_places,
-            self._begin_clocks,
+            self.turn,
             settings.probe_s,
         )
         self.left_connections = LeftConnections(self.permits, self.start)
         self.hedges = Hedges(routes, self.pools, self._usable, self.start)
-        self.address_lookups = AddressLookups(routes, self._found, self._next_exchange)
+        self.address_lookups = AddressLookups(
+            routes, self._found, self._next_exchange, self.turn.run
+        )
         self.tasks = 0
         self._all_done = trio.Event()
 
@@ -179,26 +160,7 @@ class ProbeDispatcher:
     @property
     def under_way(self) -> int:
         """Probes that are admitted and have no reply yet."""
-        return len(self._admitted) - self._admission.awaiting_proof
-
-    @property
-    def full(self) -> bool:
-        # Here and below `under_way` is written out: that saves a call or more for each reply.
-        admission = self._admission
-        return len(self._admitted) - admission.awaiting_proof >= admission.limit
-
-    @property
-    def at_capacity(self) -> bool:
-        """More than half of `probes_max` is in use: keep queues at lock-step sessions short."""
-        admission = self._admission
-        return 2 * (len(self._admitted) - admission.awaiting_proof) > admission.limit
-
-    def room_for(self, account: str, wanted: int, *, patient: bool) -> int:
-        """How many of the `wanted` probes the account's list may begin.
-
-        If not all, the listeners are notified once another probe has ended.
-        """
-        return self._admission.room_for(account, wanted, patient=patient)
+        return self.turn.under_way
 
     def hosts_backing_off(self) -> list[RestingHost]:
         """The mail hosts that are left alone now, and why."""
@@ -213,7 +175,7 @@ class ProbeDispatcher:
         now, pools = trio.current_time(), list(self.all_pools())
         return EngineStatistics(
             probes=self.under_way,
-            probes_in_flight=len(self.waiting),
+            probes_in_flight=len(self.turn.waiting),
             probes_waiting=sum(len(pool.waiting) for pool in pools),
             connections=self.permits.in_use,
             hosts=len(self.pools),
@@ -222,25 +184,24 @@ class ProbeDispatcher:
         )
 
     def submit(self, probe: Probe) -> None:
-        """Start the probe's deadline and queue it; `on_settled` is called once."""
-        self._admission.begin(probe)
+        """Start the probe's deadline and queue it; `on_settled` is called once, in a turn.
+
+        The caller runs the turn once it has submitted all that it has.
+        """
+        self.turn.begin(probe)
         self.queue(probe)
 
     def queue(self, probe: Probe) -> None:
         """Try its exchanges once there is a place for it. Its clock has begun."""
-        self.waiting.join(probe.asker, probe)
-        self._admit()
+        probe.belong_to(self)
+        self.turn.queue(probe)
 
     def submit_to(self, pool: Pool, probes: Sequence[Probe]) -> None:
-        """Submit probes whose first exchange has this pool; at most `room` of them."""
-        if not self._admission.admit_together(probes, partial(self._join, pool, probes)):
+        """Submit probes whose first exchange has this pool; at most `room` of them. See submit()."""
+        if not self.turn.begin_together(probes):
             for probe in probes:
                 self.submit(probe)
-        elif self.waiting.count:
-            self._admit()
-
-    def _join(self, pool: Pool, probes: Sequence[Probe]) -> None:
-        """Queue them at the host of their first exchange."""
+            return
         for probe in probes:
             if self._watched or probe.notes is not None:
                 self._recall_addresses(probe)
@@ -250,31 +211,8 @@ class ProbeDispatcher:
 
     def refuse(self, probe: Probe, outcome: Outcome, rule: str) -> None:
         """Settle a probe that is not submitted."""
-        self._admission.begin(probe)
+        self.turn.begin(probe)
         self.settle(probe, outcome, rule)
-
-    def _stop_clocks(self, probes: Sequence[Probe]) -> None:
-        """These wait for a permit."""
-        for probe in probes:
-            self.clocks[probe.patient].stop(probe)
-
-    def _leave_places(self, probes: Sequence[Probe]) -> None:
-        """Others have the permits, however long: these do not count as under way meanwhile."""
-        self._admitted.difference_update(probes)
-        self.fill_places()
-
-    def fill_places(self) -> None:
-        """Places were left by probes that are not settled."""
-        if self.waiting.count:
-            self._admit()
-        if self._admission.list_waits:
-            self.capacity_freed(None)
-
-    def _begin_clocks(self, probes: Sequence[Probe]) -> None:
-        for patient, clocks in enumerate(self.clocks):
-            if of_kind := [probe for probe in probes if probe.patient == patient]:
-                clocks.begin(of_kind)
-        self._admitted.update(probes)
 
     def pool_of(self, exchange: MailExchange, *, patient: bool = False) -> Pool | None:
         """The exchange's pool for such probes; None if its addresses are unknown or not public."""
@@ -360,19 +298,18 @@ class ProbeDispatcher:
         pool: Pool | None = probe.pool
         probe.settle(outcome, rule)
         try:
-            self.remove(probe, pool)
+            if self.address_lookups.pending:
+                self.address_lookups.drop(probe)
+            self.turn.end(probe, pool)
         except Exception:  # a bug in a host's bookkeeping must not keep the answer from the caller
-            log_fault(self.remove)
+            log_fault(self.turn.end)
         if probe.accepted:
             continue_test(probe.domain_here)
         elif outcome is _UNDELIVERABLE and pool is not None:
             domain: DomainAcceptance = probe.domain_here
             if domain.at.unknown_mailbox == probe.mailbox:
                 refused_as_unknown(pool, domain)
-        try:
-            probe.on_settled(probe)
-        except Exception:  # in the caller's callback: it must not affect other callers
-            log_fault(probe.on_settled)
+        self.turn.mark_settled(probe)
 
     def _report(self, probe: Probe, outcome: Outcome, rule: str) -> None:
         place = max(0, probe.exchange_index)
@@ -391,103 +328,28 @@ class ProbeDispatcher:
     def suspend_clock(self, probe: Probe) -> None:
         """A list's probe is answered, and waits for what confirms the answer: however long."""
         if probe.outcome is None and probe.stopped_at is None:
-            self.clocks[probe.patient].stop(probe)
+            self.turn.stop_clocks((probe,))
 
     def restart_clock(self, probe: Probe) -> None:
         """It is sent again, so its deadline begins anew."""
         if probe.outcome is None and probe.stopped_at is not None:
-            self.clocks[probe.patient].begin([probe])
+            self.turn.clocks[probe.patient].begin([probe])
 
     def abandon(self, probes: Iterable[Probe]) -> None:
         """The caller has gone: drop the probes without a report."""
         latest = [probe.latest for probe in probes]
         abandoned = [probe for probe in latest if not probe.settled]
-        pools = [probe.pool for probe in abandoned]
-        for probe in abandoned:  # mark all first, so that none is admitted in place of another
+        for probe in abandoned:
+            pool: Pool | None = probe.pool
             probe.settle(Outcome.TIMED_OUT, "abandoned")
-        for probe, its_pool in zip(abandoned, pools, strict=True):
             its: ProbeDispatcher = probe.dispatcher or self
-            its.remove(probe, its_pool)
+            its.address_lookups.drop(probe)
+            self.turn.end(probe, pool)
         for probe in abandoned:
             # Was it to carry its domain's test? Then another one does, and may need a connection.
-            if probe.accepted and (pool := continue_test(probe.domain_here)) is not None:
-                pool.staff()
-
-    def remove(self, probe: Probe, pool: Pool | None) -> None:
-        """The probe is settled; it was at this host."""
-        list_waits = self._admission.list_waits
-        self.clocks[probe.patient].end(probe)
-        self._admitted.discard(probe)
-        if probe.deferred_start:
-            self._admission.list_places.leave(probe)
-        if self.address_lookups.pending:
-            self.address_lookups.drop(probe)
-        if pool is not None:
-            pool.leave()
-        if self.waiting.count:
-            self._admit()
-        if pool is not None and pool.present - pool.backlog <= pool.room_at:
-            if self.applying:  # capacity_freed() inlined: this runs once for each answer
-                self.freed[pool] = None
-            else:
-                for notify in self._room_listeners:
-                    notify(pool)
-        if list_waits:
-            self.capacity_freed(None)
-
-    def hold_back(self, pool: Pool, count: int) -> None:
-        """`count` probes have a reply and wait for its proof: admit others in their place.
-
-        If it is negative, so many of them are settled or queued again.
-        """
-        admission = self._admission
-        admission.hold_back(count)
-        if count < 0:
-            return
-        if self.waiting.count:
-            self._admit()
-        if pool.present - pool.backlog <= pool.room_at:
-            self.freed[pool] = None  # as capacity_freed(): effects are being applied
-        if admission.list_waits:
-            self.freed[None] = None
-
-    def capacity_freed(self, pool: Pool | None) -> None:
-        """Notify the listeners of capacity freed at `pool`; `None`: of a place that a list may take.
-
-        While a session's effects are applied, notifications are collected and sent once, so
-        that the probes they admit go into one write.
-        """
-        if self.applying:
-            self.freed[pool] = None
-            return
-        if pool is None:
-            self._admission.notified()
-        for notify in self._room_listeners:
-            notify(pool)
-
-    def notify_freed(self) -> None:
-        """The effects of a session's step are applied: notify of the capacity that they freed."""
-        freed, self.freed = self.freed, {}
-        for pool in freed:
-            if pool is not None:
-                for notify in self._room_listeners:
-                    notify(pool)
-        if None in freed:
-            self.capacity_freed(None)
-
-    def subscribe_capacity(self, listener: Callable[[Pool | None], None]) -> None:
-        self._room_listeners = (*self._room_listeners, listener)
-
-    def unsubscribe_capacity(self, listener: Callable[[Pool | None], None]) -> None:
-        self._room_listeners = tuple(each for each in self._room_listeners if each != listener)
-
-    def _admit(self) -> None:
-        """Admit waiting probes while there is room."""
-        self._admission.admit(self._now(), self._start_admitted)
-
-    def _start_admitted(self, probe: Probe) -> None:
-        its: ProbeDispatcher = probe.dispatcher or self
-        its.start_probe(probe)
+            if probe.accepted and (carrier := continue_test(probe.domain_here)) is not None:
+                carrier.staff()
+        self.turn.run()
 
     def admit_probes(self, *, is_out: bool) -> None:
         """From now on, or no longer: then what waits here for a connection is settled.
@@ -519,7 +381,7 @@ class ProbeDispatcher:
         if probe.settled:
             return
         if probe.stopped_at is not None:  # it does not wait for a permit any more
-            self._begin_clocks([probe])
+            self.turn.take_places([probe])
         probe.fail(cause)
         if cause.outcome is _TIMED_OUT and probe.pool is not None:
             probe.pool.times.note_slow()
@@ -542,18 +404,16 @@ class ProbeDispatcher:
         For the sessions that still have it, this probe is settled: with this outcome.
         """
         if probe.stopped_at is not None:
-            self._begin_clocks([probe])
+            self.turn.take_places([probe])
         successor = probe.successor_by(self.egress, doubted=doubted)
         probe.end(outcome, rule, successor)
-        self.clocks[probe.patient].pass_on(probe, successor)
-        self._admitted.discard(probe)
-        self._admitted.add(successor)
+        self.turn.pass_on(probe, successor)
         self.address_lookups.drop(probe)
         pool: Pool | None = probe.pool
         if pool is not None:
             pool.leave()
             probe.leave_host()
-            self.capacity_freed(pool)
+            self.turn.mark_freed(pool)
         return successor
 
     def start_probe(self, probe: Probe) -> None:
@@ -651,7 +511,7 @@ class ProbeDispatcher:
 
     async def keep_time(self, *, patient: bool) -> None:
         """Settle every probe of this kind at its deadline. Runs until cancelled."""
-        await self.clocks[patient].keep(self.expire, self._time_out)
+        await self.turn.clocks[patient].keep(self.expire, self._time_out, self.turn.run)
 
     def expire(self, probe: Probe) -> None:
         its: ProbeDispatcher = probe.dispatcher or self

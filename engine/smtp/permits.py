@@ -8,7 +8,7 @@ revoked, connections are cancelled at once.
 """
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -19,6 +19,7 @@ from . import patience
 from .connection_budget import ConnectionBudget
 from .pool.pool import Pool
 from .probe import Probe
+from .turn import Turn
 
 WAITS_REMEMBERED = 16  # of a pool: more are hardly over within one overall deadline
 
@@ -28,7 +29,6 @@ class Permits:
 
     __slots__ = (
         "_budget",
-        "_capacity_freed",
         "_ceded",
         "_closing",
         "_demand",
@@ -38,6 +38,7 @@ class Permits:
         "_pools_at",
         "_revoked",
         "_scopes",
+        "_turn",
         "waits",
     )
 
@@ -46,20 +47,15 @@ class Permits:
         limit: int,
         budget: ConnectionBudget,
         pools_at: Mapping[str, set[Pool]],
-        capacity_freed: Callable[[Pool], None],
-        stop_clocks: Callable[[Sequence[Probe]], None],
-        leave_places: Callable[[Sequence[Probe]], None],
-        begin_clocks: Callable[[Sequence[Probe]], None],
+        turn: Turn[Pool],
         overall_s: float,
     ) -> None:
         """`limit`: permits of one address that all processes share (a setting)."""
         self._limit = limit
         self._budget = budget
         self._pools_at = pools_at
-        self._capacity_freed = capacity_freed
-        self.waits = PermitWaits(
-            self.batches_beside, stop_clocks, leave_places, begin_clocks, overall_s
-        )
+        self._turn = turn
+        self.waits = PermitWaits(self.batches_beside, turn, overall_s)
         self._closing = False
         self._in_use: Counter[str] = Counter()  # connections, by IP address
         self._over: set[str] = set()  # addresses with more connections than permits
@@ -213,6 +209,7 @@ class Permits:
         if self._budget.short(address):
             for pool in list(self._demand.get(address, ())):
                 self.waits.prolong(pool)
+        self._turn.run()
 
     def permits_revoked(self, address: str) -> None:
         """Close every connection to the address at once; their probes wait for another."""
@@ -230,7 +227,7 @@ class Permits:
         if any(map(self._budget.short, pool.addresses)):
             allowed = min(allowed, max(1, sum(map(self._budget.at, pool.addresses))))
         if pool.connections.allow(allowed):
-            self._capacity_freed(pool)
+            self._turn.mark_freed(pool)
 
     def _cedes(self, address: str) -> bool:
         """Must this connection close to keep the budget?"""
@@ -285,28 +282,22 @@ class PermitWaits:
 
     __slots__ = (
         "_batches_beside",
-        "_begin_clocks",
-        "_leave_places",
         "_now",
         "_past",
         "_remembered_s",
-        "_stop_clocks",
+        "_turn",
         "present",
     )
 
     def __init__(
         self,
         batches_beside: Callable[[Pool], int | None],
-        stop_clocks: Callable[[Sequence[Probe]], None],
-        leave_places: Callable[[Sequence[Probe]], None],
-        begin_clocks: Callable[[Sequence[Probe]], None],
+        turn: Turn[Pool],
         remembered_s: float,
     ) -> None:
         """`remembered_s`: a wait that ended so long ago is forgotten."""
         self._batches_beside = batches_beside
-        self._stop_clocks = stop_clocks
-        self._leave_places = leave_places
-        self._begin_clocks = begin_clocks
+        self._turn = turn
         self._remembered_s = remembered_s
         self._now = trio.lowlevel.current_clock().current_time
         self.present: dict[Pool, _PermitWait] = {}
@@ -326,7 +317,7 @@ class PermitWaits:
         wait = self.present.get(pool)
         if wait is not None and not wait.short:
             wait.short = True
-            self._leave_places([probe for probe in wait.stopped if self._stands(probe, pool)])
+            self._turn.leave_places([probe for probe in wait.stopped if self._stands(probe, pool)])
 
     @staticmethod
     def _stands(probe: Probe, pool: Pool) -> bool:
@@ -348,9 +339,9 @@ class PermitWaits:
         ]
         if waiting:
             wait.stopped += waiting
-            self._stop_clocks(waiting)
+            self._turn.stop_clocks(waiting)
             if wait.short:
-                self._leave_places(waiting)
+                self._turn.leave_places(waiting)
 
     def end(self, pool: Pool) -> None:
         """The pool has a permit, or does not need one any more."""
@@ -363,7 +354,7 @@ class PermitWaits:
             self._past.move_to_end(pool)
         while self._past and next(iter(self._past.values()))[-1][1] < now - self._remembered_s:
             self._past.popitem(last=False)
-        self._begin_clocks([probe for probe in wait.stopped if self._stands(probe, pool)])
+        self._turn.take_places([probe for probe in wait.stopped if self._stands(probe, pool)])
 
     def lacked_s(self, pool: Pool, since: float) -> float:
         """How long since then the pool has waited through no fault of the host."""

@@ -99,7 +99,6 @@ class _Scheduler:
         self._backlog: dict[Pool, deque[Verification]] = {}  # until the host has capacity
         self._batches: dict[Pool, list[Probe]] = {}  # submitted together at the end of this step
         self._due: dict[Pool, None] = {}  # pools whose backlog has grown since the last release
-        self._releasing: set[Pool] = set()
         self._held = 0  # verifications in the backlog
         self._positions = 0  # texts submitted and not answered
         self._room = trio.Event()
@@ -107,8 +106,9 @@ class _Scheduler:
         self._waits_for_place = False  # a host had room, and the dispatcher had none
         self._all_submitted = False
         self._closed = False
+        self._turn = engine.probing.turn
         if deferred_start:
-            engine.probing.subscribe_capacity(self._on_capacity)
+            self._turn.subscribe(self._on_capacity)
             nursery.start_soon(self.watch_backoffs)
 
     # -- submission --------------------------------------------------------------------------
@@ -131,6 +131,7 @@ class _Scheduler:
         self._all_submitted = True
         self._end_if_done()
         self._check_end_of_list()
+        self._turn.run()
 
     async def _submit(self, texts: Iterable[str], turn: SubmissionTurn | None) -> None:
         ready, now, hungry = self.answers.ready, self._now(), False
@@ -144,6 +145,7 @@ class _Scheduler:
                 or len(self._by_domain) >= LOOKUPS_MAX
             ):
                 self._release_due()
+                self._turn.run()
                 if turn is not None:
                     turn.end()
                 await self._wait_for_room()
@@ -155,6 +157,7 @@ class _Scheduler:
                 if not self._deferred or position % RELEASE_STEP == RELEASE_STEP - 1:
                     self._release_due()
                     hungry = self._deferred and not self._backlog
+                self._turn.run()
                 if hungry and position % HUNGRY_SUBMIT_STEP != HUNGRY_SUBMIT_STEP - 1:
                     continue
                 await trio.lowlevel.checkpoint()
@@ -316,6 +319,7 @@ class _Scheduler:
             self._routed(verification, snapshot, now)
         self._release_due()
         self._check_capacity()
+        self._turn.run()
 
     def _routed(self, verification: Verification, snapshot: _DomainSnapshot, now: float) -> None:
         read_route(verification, snapshot.answer, self._engine.lists, asks_hosts=self._asks_hosts)
@@ -372,7 +376,7 @@ class _Scheduler:
         return max(0.0, self._patience_until - self._now())
 
     def _settled(self, probe: Probe) -> None:
-        """Called by the dispatcher. An exception here must end this stream, not the dispatcher."""
+        """Called in a turn. An exception here must end this stream, not the dispatcher."""
         try:
             verification: Verification = probe.owner
             if self._observed:
@@ -428,15 +432,9 @@ class _Scheduler:
     def _release(self, pool: Pool, *, at_end: bool = False) -> None:
         """Submit as much of the pool's backlog as the host and the dispatcher have room for."""
         backlog = self._backlog.get(pool)
-        if backlog is None or pool in self._releasing:
+        if backlog is None or (room := self._room_at(pool, backlog, at_end=at_end)) <= 0:
             return
-        if (room := self._room_at(pool, backlog, at_end=at_end)) <= 0:
-            return
-        self._releasing.add(pool)
-        try:
-            withdrawn = self._release_some(pool, backlog, room, at_end=at_end)
-        finally:
-            self._releasing.discard(pool)
+        withdrawn = self._release_some(pool, backlog, room, at_end=at_end)
         if not backlog:
             self._backlog.pop(pool, None)
         if withdrawn:
@@ -451,7 +449,7 @@ class _Scheduler:
         withdrawn: list[Verification] = []
         elsewhere: dict[str, bool] = {}  # by domain: does another egress ask for it by now?
         while backlog:
-            places = dispatcher.room_for(self._account, room, patient=self._patient)
+            places = self._turn.room_for(self._account, room, patient=self._patient)
             if places < room:
                 self._waits_for_place = True
                 room = places
@@ -490,7 +488,7 @@ class _Scheduler:
         return pool.room(len(backlog), self._account, self._patience_left_s(), at_end=at_end)
 
     def _on_capacity(self, pool: Pool | None) -> None:
-        """Capacity was freed for `pool`; None: a place in the dispatcher."""
+        """Capacity was freed for `pool`; None: a place in the dispatcher. Called in a turn."""
         if pool is not None:
             self._release(pool)
             return
@@ -512,6 +510,7 @@ class _Scheduler:
                 else:
                     self._release(pool)
             self._check_end_of_list()
+            self._turn.run()
 
     def _defer_elsewhere(self, pool: Pool) -> None:
         """While this host is in back-off, move its backlog to other exchanges where there are any."""
@@ -571,6 +570,7 @@ class _Scheduler:
                 if is_paused(verification, pauses):
                     dispatcher = probe.dispatcher or self._engine.dispatcher
                     dispatcher.settle(probe, Outcome.PAUSED, PAUSED_RULE)
+                    self._turn.run()
             elif number < len(held):
                 verification.decide(Outcome.PAUSED, PAUSED_RULE)
                 self._finish(verification)
@@ -594,7 +594,7 @@ class _Scheduler:
         """Cancel what is unfinished."""
         self._closed = True
         dispatcher = self._engine.probing
-        dispatcher.unsubscribe_capacity(self._on_capacity)
+        self._turn.unsubscribe(self._on_capacity)
         self._backlog.clear()
         dispatcher.abandon(
             [verification.probe for verification in self._open.values() if verification.probe]

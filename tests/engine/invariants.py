@@ -18,8 +18,9 @@ def assert_whole(engine: Engine) -> None:
 def assert_dispatcher_whole(dispatcher: ProbeDispatcher) -> None:
     """Likewise of one egress."""
     assert dispatcher.under_way == 0
-    assert not any(map(len, dispatcher.clocks))
-    assert not len(dispatcher.waiting)
+    assert not dispatcher.turn.is_due
+    assert not any(map(len, dispatcher.turn.clocks))
+    assert not len(dispatcher.turn.waiting)
     assert not dispatcher.permits.in_use
     assert not dispatcher.address_lookups.pending
     assert dispatcher.tasks == 0

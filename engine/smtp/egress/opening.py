@@ -18,12 +18,13 @@ from ...shared_cache import SharedCache
 from ..catchall import Domains
 from ..connection_budget import ConnectionBudget
 from ..controls import SharedControls
-from ..deadlines import ProbeAdmission
 from ..dispatcher import ProbeDispatcher
 from ..leases.ledger import RefusalLedger
 from ..operators import MailOperators
 from ..pool.engine_shared_cache import EngineSharedCache
+from ..pool.pool import Pool
 from ..replies.rules import Rules
+from ..turn import Turn
 from .budgets import EgressBudgets
 from .router import EgressRouter, ReadCause
 
@@ -84,7 +85,7 @@ async def open_egresses(
     refusals: RefusalLedger | None = None,
 ) -> AsyncIterator[EgressRouter]:
     """Layer 4 with the egresses of the settings; otherwise like open_dispatcher()."""
-    admission = ProbeAdmission(settings)
+    turn = Turn[Pool](settings)
     budgets = None if permits is None else EgressBudgets(permits)
     domains: list[Domains] = []
     controls = SharedControls()
@@ -107,7 +108,7 @@ async def open_egresses(
                 row,
                 domains[-1],
                 controls,
-                admission,
+                turn,
                 router,
                 fleet,
                 refusals,
@@ -120,7 +121,7 @@ async def open_egresses(
             return list(zip(settings.egresses.rows, dispatchers, strict=True))
 
         share = settings.egresses.quarantine_share
-        router = EgressRouter(new_dispatchers, operators, admission, control, share, cause_of)
+        router = EgressRouter(new_dispatchers, operators, turn, control, share, cause_of)
         for patient in (False, True):  # the clocks are those of all
             nursery.start_soon(supervised, partial(dispatchers[0].keep_time, patient=patient))
         for keep in (router.keep_held, router.keep_withdrawn):

@@ -18,7 +18,6 @@ from ...dns.messages import MailExchange
 from ...egress import Egress, EgressControl
 from ...observer import EngineStatistics
 from ...verdict import Blame, Outcome, Reason
-from ..deadlines import ProbeAdmission
 from ..dispatcher import ProbeDispatcher
 from ..operators import OTHERS, MailOperators
 from ..pool.pool import Pool
@@ -32,6 +31,7 @@ from ..probe import (
 )
 from ..throttle import RestingHost
 from ..tolerance.hosts import SpentBudget
+from ..turn import Turn
 from .choice import score, seed_of
 from .held_probes import HeldProbes
 from .standing import EgressStanding
@@ -120,14 +120,14 @@ class EgressRouter:
         self,
         dispatchers: Callable[["EgressRouter"], Sequence[tuple[Egress, ProbeDispatcher]]],
         operators: MailOperators,
-        admission: ProbeAdmission,
+        turn: Turn[Pool],
         control: EgressControl,
         quarantine_share: float,
         cause_of: ReadCause,
     ) -> None:
         """`dispatchers` makes those of all egresses, which call relieve() of this router."""
         self.operators = operators
-        self._admission = admission
+        self.turn = turn
         self._control = control
         self._quarantine_share = quarantine_share
         self._cause_of = cause_of
@@ -139,28 +139,18 @@ class EgressRouter:
         self._states_changed = trio.Event()
         self.held = HeldProbes()
         self._held_again_at = float("-inf")  # those that were tried without success
-        self._is_trying = False  # what goes on may submit more
         # Ask the host that the trial of an egress has not reached.
         self._witnesses: dict[Probe, _Way] = {}
         # Until when an egress does not ask an exchange that judges nobody who comes by it.
         self._unsuited: OrderedDict[tuple[str, str], float] = OrderedDict()
-        for way in self.ways:  # before any list does
-            way.dispatcher.subscribe_capacity(self._room_freed)
+        turn.subscribe(self._room_freed)  # before any list does
 
     # -- what callers use of a dispatcher -------------------------------------------------------
 
     @property
     def under_way(self) -> int:
         """Probes that are admitted and have no reply yet."""
-        return self._first.under_way
-
-    @property
-    def full(self) -> bool:
-        return self._first.full
-
-    def room_for(self, account: str, wanted: int, *, patient: bool) -> int:
-        """How many of the `wanted` probes the account's list may begin."""
-        return self._admission.room_for(account, wanted, patient=patient)
+        return self.turn.under_way
 
     def pools_of(
         self, domain: str, exchanges: Sequence[MailExchange], count: int, *, patient: bool
@@ -197,7 +187,7 @@ class EgressRouter:
         if way is not None:
             way.dispatcher.submit(probe)
         elif self._is_awaited(task):
-            self._admission.begin(probe)
+            self.turn.begin(probe)
             self._hold(probe)
         else:
             self._first.refuse(probe, Outcome.NO_EGRESS, NO_EGRESS_RULE)
@@ -221,14 +211,6 @@ class EgressRouter:
         """The caller has gone: drop the probes without a report."""
         self._first.abandon(probes)
 
-    def subscribe_capacity(self, listener: Callable[[Pool | None], None]) -> None:
-        for way in self.ways:
-            way.dispatcher.subscribe_capacity(listener)
-
-    def unsubscribe_capacity(self, listener: Callable[[Pool | None], None]) -> None:
-        for way in self.ways:
-            way.dispatcher.unsubscribe_capacity(listener)
-
     def hosts_backing_off(self) -> list[RestingHost]:
         """The mail hosts that are left alone now by an egress, and why."""
         return [
@@ -246,7 +228,7 @@ class EgressRouter:
         each = [way.dispatcher.statistics() for way in self.ways]
         return EngineStatistics(
             probes=self.under_way,
-            probes_in_flight=len(self._admission.waiting),
+            probes_in_flight=len(self.turn.waiting),
             probes_waiting=sum(one.probes_waiting for one in each),
             connections=sum(one.connections for one in each),
             hosts=sum(one.hosts for one in each),
@@ -347,6 +329,7 @@ class EgressRouter:
                 for way in self.ways:
                     is_out = self._control.state(way.name) != "active"
                     way.dispatcher.admit_probes(is_out=is_out)
+                self.turn.run()
                 await self._states_changed.wait()
 
     def is_withdrawn_from(self, egress: str, probe: Probe) -> bool:
@@ -360,7 +343,7 @@ class EgressRouter:
 
     def _hold(self, probe: Probe) -> None:
         probe.belong_to(self._first)
-        self._admission.hold(probe, AWAITS_EGRESS)
+        self.turn.hold(probe, AWAITS_EGRESS)
         self.held.add(probe)
 
     async def keep_held(self) -> None:
@@ -370,13 +353,11 @@ class EgressRouter:
             await trio.sleep(SPENT_S)
             self.held.drop_settled(self._now())
             self._try_held()
+            self.turn.run()
 
     def _try_held(self) -> None:
         """Let those go on that an egress may ask about by now; settle what none may in a moment."""
-        if self._is_trying:
-            return
         kept: list[Probe] = []
-        self._is_trying = True
         try:
             while len(kept) < HELD_IN_VAIN_MAX and not self._is_in_vain():
                 if (probe := self.held.pop()) is None:
@@ -385,7 +366,6 @@ class EgressRouter:
                 if self._try(probe):
                     kept.pop()
         finally:
-            self._is_trying = False
             for probe in kept:
                 self.held.add(probe)
         if kept:
@@ -403,7 +383,7 @@ class EgressRouter:
             return False
         way = None if self._is_too_late(probe) else self._reserve(task)
         if way is not None:
-            self._admission.go_on(probe)
+            self.turn.go_on(probe)
             probe.belong_to(way.dispatcher)
             way.dispatcher.queue(probe)
         elif self._is_awaited(task):
@@ -416,7 +396,7 @@ class EgressRouter:
         """Is there room for one more of a list, here and at its host? Its clock begins then."""
         if not probe.deferred_start:
             return True
-        if self._admission.list_places.is_full(self.under_way):
+        if self.turn.lists_are_full:
             return False
         if (way := self._choose(task)) is None:
             return True
@@ -540,7 +520,6 @@ class EgressRouter:
         successor = dispatcher.pass_on(probe, outcome, rule, doubted=doubted)
         if other is None:
             self._hold(successor)
-            self._first.fill_places()  # it had one
         else:
             successor.belong_to(other.dispatcher)
             other.dispatcher.start_probe(successor)

@@ -23,8 +23,8 @@ class RareEffects:
     def apply(self, served: IdleSession, effect: Effect) -> None:
         pool = self._pool
         match effect:
-            case made.Busy(woken, reused):
-                pool.is_busy(served, woken=woken)
+            case made.Busy(reused):
+                pool.is_busy(served)
                 if reused:
                     pool.dispatcher.observer.session_reused()
             case made.RecipientRefused(at, prompt, for_good):
@@ -47,7 +47,7 @@ class RareEffects:
                 pool.became_late(conversation, accepted_before)
             case made.CaughtUp(conversation, accepted):
                 pool.times.caught_up(conversation, pool.now(), accepted=accepted)
-                pool.dispatcher.capacity_freed(pool)
+                pool.dispatcher.turn.mark_freed(pool)
             case made.GaveWay():
                 pool.times.gave_way(pool.now(), pool.opener.opening_s)
             case made.SessionFailed(cause, before_recipients, late, at_recipient):

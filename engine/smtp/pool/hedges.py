@@ -86,6 +86,7 @@ class Hedges:
             self._looking_up.discard(name)
         if silent.opener.silent and self._routes.cached_addresses(name) is not None:
             self.hedge(silent, list(silent.waiting))
+            silent.dispatcher.turn.run()
 
 
 def connect_ahead(pool: Pool) -> bool:
@@ -125,4 +126,4 @@ def move_equals(pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
     if moved:
         silent.move_away(moved)
         pool.join(moved, now)
-        pool.dispatcher.capacity_freed(silent)
+        pool.dispatcher.turn.mark_freed(silent)

@@ -63,7 +63,8 @@ class LeftConnections:
             pool.connections.left_ended(pool.now())
             self._permits.release(address)
             pool.connection_ended()
-            pool.dispatcher.capacity_freed(pool)
+            pool.dispatcher.turn.mark_freed(pool)
+            pool.dispatcher.turn.run()
 
     def close(self) -> None:
         """Close all of them, and whatever is added later."""

@@ -135,12 +135,14 @@ class ConnectionOpener:
         """The greeting is slow: open further connections."""
         self.slow_greeting = True
         self._pool.staff(hurried=True)
+        self._dispatcher.turn.run()
 
     def hedge(self) -> None:
         """It still has not come: connect to the next exchange as well."""
         if not self._pool.sessions:
             self.hedged = True
             self._dispatcher.hedges.hedge(self._pool, list(self._pool.waiting))
+            self._dispatcher.turn.run()
 
     @property
     def silent(self) -> bool:
@@ -174,9 +176,11 @@ class ConnectionOpener:
                     permits_short = True
                     continue
             tried = True
+            self._dispatcher.turn.run()
             greeted = await self._try_address(address)
             if not isinstance(greeted, Cause):
                 return greeted
+            self._dispatcher.turn.run()
             # A network of ours without IPv6 says less than the host's own refusal.
             if cause is None or greeted.rule != UNREACHABLE_RULE:
                 cause = greeted

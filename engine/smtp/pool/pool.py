@@ -62,8 +62,6 @@ QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few probes queued 
 QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
 IN_STEP_LEAST = 2  # for each connection: one under way and the next
 TESTING_ROUNDS = 4  # of a session with tests: listed addresses, tests, QUIT, and one to spare
-MANY = 1 << 30  # more probes than there ever are
-_NOT_IDLE = object()
 
 
 class Pool:
@@ -71,12 +69,12 @@ class Pool:
 
     # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
-        *("_apply_rare", "_coming", "_idle", "_testers", "addresses", "backlog"),
+        *("_apply_rare", "_idle", "_testers", "_woken", "addresses", "backlog"),
         *("behind", "budget", "clocks_s", "connections", "controls", "counterpart"),
         *("dispatcher", "fail_over", "found_at", "host", "latest_address", "name"),
         *("names", "now", "opener", "operator", "patient", "pipelines"),
         *("present", "read_s", "recipient_read", "refusals", "renamings", "rest"),
-        *("room_at", "session_barren", "sessions", "settle", "terms", "times"),
+        *("session_barren", "sessions", "settle", "terms", "times"),
         *("waiting",),
     )
 
@@ -114,11 +112,10 @@ class Pool:
         self.latest_address = ""  # the address of the session whose effects were applied last
         self._idle: dict[IdleSession, None] = {}  # of the sessions
         self.backlog = 0  # verdicts that are not proven yet
-        self.room_at = MANY  # with more probes under way, room() is 0
         self.renamings = Renamings()
         # Idle until the addresses of a domain are answered, the longest first.
         self._testers: dict[IdleSession, None] = {}
-        self._coming = 0  # woken sessions that have not taken a probe yet
+        self._woken: set[IdleSession] = set()  # sessions that are about to take probes
         self.connections = HostConnections(
             patience.connections_max(dispatcher.settings, patient),
             dispatcher.settings.host_connections,
@@ -200,6 +197,7 @@ class Pool:
                 reject_waiting(self, probe, cause)
             else:
                 self.waiting.join(probe.asker, probe)
+        self.dispatcher.turn.run()
 
     def join(self, probes: Sequence[Probe], now: float) -> None:
         """Queue probes; during a back-off they fail over with its cause at once."""
@@ -224,8 +222,8 @@ class Pool:
     def _staff_waiting(self) -> None:
         """Wake sessions, and open a connection, for those that wait."""
         before = -1
-        while self.waiting.count > self._coming != before:  # until no further session is woken
-            before = self._coming
+        while self.waiting.count > len(self._woken) != before:  # until no further one is woken
+            before = len(self._woken)
             self.staff()
 
     @property
@@ -237,7 +235,8 @@ class Pool:
         """The lease of the host's refusals has changed: what waits may be sent, or is turned away."""
         self.controls.trust(hour_took)
         self._staff_waiting()
-        self.dispatcher.capacity_freed(self)
+        self.dispatcher.turn.mark_freed(self)
+        self.dispatcher.turn.run()
 
     def leave(self) -> None:
         """A probe is no longer this host's; it may still be queued here."""
@@ -260,7 +259,6 @@ class Pool:
         budget, now = self.budget, self.now()
         if budget.has_plenty(room, now):
             return room
-        self.room_at = MANY
         under_way = self.present - self.backlog
         if budget.is_spent(Kind.LIST, account, now):
             if budget.growth(Kind.LIST, account, now, patience_s) is Growth.NOT:
@@ -278,7 +276,6 @@ class Pool:
         less. The first batch of a host with PIPELINING is small: if the host wants each
         recipient by itself, the probes behind it must not wait until their deadlines.
         """
-        self.room_at = MANY  # unless a limit is computed below
         if self.rest.backoff.failures:
             if not at_end and self.rest.worth_waiting_for(self.now()):
                 return 0
@@ -304,11 +301,11 @@ class Pool:
             return capacity * self.window() - present
         if careful:
             return capacity - present
-        if (self.times.pace.batch_s or 0.0) < QUICK_BATCH_S and not self.dispatcher.at_capacity:
+        if (
+            self.times.pace.batch_s or 0.0
+        ) < QUICK_BATCH_S and not self.dispatcher.turn.at_capacity:
             capacity *= 1 + QUEUED_IN_STEP
         few, several = IN_STEP_LEAST * len(self.sessions), capacity // 3
-        if not self.times.late.sessions:
-            self.room_at = max(few, capacity - several - 1)
         room = capacity - present
         return room if present <= few or min(room, held) > several else 0
 
@@ -337,12 +334,12 @@ class Pool:
             self.rest.backoff.failures and self.rest.backoff.active(self.now())
         ):
             return
-        if self._coming * width_of(self) >= self.waiting.count:
+        if len(self._woken) * width_of(self) >= self.waiting.count:
             return
         if self._idle:
             session = next(iter(self._idle))
             del self._idle[session]
-            self._coming += 1
+            self._woken.add(session)
             session.interrupt()
         elif self._turn_away() and needs_connection(self, hurried):
             self.open_connection(None)
@@ -476,20 +473,20 @@ class Pool:
         if tests:
             self._testers[session] = None
 
-    def is_busy(self, session: IdleSession, *, woken: bool) -> None:
+    def is_busy(self, session: IdleSession) -> None:
         self._testers.pop(session, None)
-        if self._idle.pop(session, _NOT_IDLE) is _NOT_IDLE:
-            self._coming -= woken
+        self._idle.pop(session, None)
+        self._woken.discard(session)
 
     def apply(self, served: ServedSession, effects: list[Effect], *, takes_more: bool) -> None:
-        """Apply what a session's step has changed, in order; then admit probes in the place of others.
+        """Apply what a session's step has changed, in order, and end the step.
 
         `takes_more`: the session takes one of those that wait.
         """
         dispatcher = self.dispatcher
         self.latest_address = served.address
-        self._coming += takes_more
-        dispatcher.applying.append(self)
+        if takes_more:
+            self._woken.add(served)
         try:
             for effect in effects:  # those of every reply come first: a class pattern takes 2 µs
                 if type(effect) is Settled:
@@ -498,7 +495,7 @@ class Pool:
                     self.recipient_read(effect.domain, effect.reply, effect.reading)
                 elif type(effect) is HeldBack:
                     self.backlog += effect.count
-                    dispatcher.hold_back(self, effect.count)
+                    dispatcher.turn.hold_back(self, effect.count)
                 elif type(effect) is BatchDone:
                     self.batch_done(effect.round_s, effect.gap_s, effect.first_s)
                 elif type(effect) is Idle:
@@ -506,10 +503,10 @@ class Pool:
                 else:
                     self._apply_rare(served, effect)
         finally:
-            dispatcher.applying.pop()
-            if dispatcher.freed:
-                dispatcher.notify_freed()
-            self._coming -= takes_more
+            if dispatcher.turn.is_due:
+                dispatcher.turn.run()
+            if takes_more and not served.session.is_woken:
+                self._woken.discard(served)
             effects.clear()
 
     def random_mailbox(self, domain: DomainAcceptance, model: str, variant: int) -> str:
@@ -605,10 +602,10 @@ class Pool:
         is_first = self.times.batch_done(round_s, gap_s, first_s)
         self.connections.succeeded(self.now())
         if is_first:
-            self.dispatcher.capacity_freed(self)
+            self.dispatcher.turn.mark_freed(self)
         if self._testers or self.counterpart is not None:
             self.wake_testers()
-        if self.waiting.count > self._coming:
+        if self.waiting.count > len(self._woken):
             self.staff()
 
     def introduced(self, conversation: Conversation) -> None:
@@ -623,7 +620,7 @@ class Pool:
         """
         self.times.became_late(conversation, self.now(), accepted_before)
         self.staff()
-        self.dispatcher.capacity_freed(self)
+        self.dispatcher.turn.mark_freed(self)
 
     @property
     def reroute_s(self) -> float:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 async def run_connection(pool: "Pool", permit_at: str | None) -> None:
     """Run one connection; `permit_at` is an address whose permit it holds already."""
-    served, is_done = None, True
+    served, is_done, turn = None, True, pool.dispatcher.turn
     try:
         served = await pool.opener.open(permit_at)
         if served is not None:
@@ -38,16 +38,19 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
             if pool.dispatcher.closing:
                 served.withdraw()
             pool.dispatcher.hedges.greeted(pool)
-            pool.dispatcher.capacity_freed(pool)
+            turn.mark_freed(pool)
+            turn.run()
             pool.open_all()
             with pool.dispatcher.permits.holding(served.address):
                 await served.serve()
                 session_over(pool, served)
                 pool.staff()
+                turn.run()
                 is_done = await served.connection.quit()
     finally:
         if served is not None:
             session_over(pool, served)
+            turn.run()
             pool.connections.session_closed(pool.now())
             if not is_done:
                 pool.dispatcher.left_connections.add(pool, served.connection, served.address)
@@ -57,6 +60,7 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
                 pool.dispatcher.permits.release(served.address)
         pool.connection_closed()
     pool.connection_ended()
+    turn.run()
 
 
 def session_over(pool: "Pool", served: "ServedSession") -> None:
@@ -65,7 +69,7 @@ def session_over(pool: "Pool", served: "ServedSession") -> None:
         pool.connections.session_spent(session.recipients)
     pool.sessions.discard(served)
     if pool.times.late.session_over(session.conversation):
-        pool.dispatcher.capacity_freed(pool)
+        pool.dispatcher.turn.mark_freed(pool)
 
 
 class ServedSession:

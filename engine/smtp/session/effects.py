@@ -116,10 +116,9 @@ class Idle(Effect, frozen=True):
 
 
 class Busy(Effect, frozen=True):
-    """It idles no more."""
+    """It idles no more; `reused`: it was woken for a probe, which it may send."""
 
-    woken: bool  # for a probe,
-    reused: bool  # which it may send
+    reused: bool
 
 
 class BecameLate(Effect, frozen=True):

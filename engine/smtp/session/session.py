@@ -227,7 +227,7 @@ class SmtpSession:
         goes_on = conversation.usable and (self.is_woken or is_due)
         self._ends = self._ends or not goes_on
         woken, self.is_woken = self.is_woken, False
-        self._emit(Busy(woken, reused=woken and goes_on and not self.is_leaving))
+        self._emit(Busy(reused=woken and goes_on and not self.is_leaving))
         return None
 
     # -- TLS -----------------------------------------------------------------------------------

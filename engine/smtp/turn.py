@@ -1,0 +1,310 @@
+"""The probes under way by all egresses, and the end of each step: reports, admissions, notices.
+
+A step is what happens at once: a session's effects are applied, a deadline passes, a stream
+submits. Nothing is called back meanwhile: what the step settles and frees is only marked here,
+however often. Whoever takes a step then runs the turn, which ends when nothing is marked. What a
+turn calls may submit more: that is marked as well, and follows in the same turn.
+
+`probes_max` is a limit of the process: an address that goes from one egress to another keeps its
+place and its deadline.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import trio
+
+from ..background import log_fault
+from ..fair_queue import FairQueue
+from ..settings import EngineSettings
+from .list_places import ListPlaces
+from .patience import overall_s
+from .probe import Cause, Probe
+
+
+class Deadlines:
+    """The probes whose clocks run, in the order of their deadlines.
+
+    A clock that is stopped begins anew, whole, when it goes on.
+    A probe that goes on as another one (`Probe.latest`) keeps its place.
+    """
+
+    __slots__ = ("_first_of", "_now", "_overall_s", "_running", "_wake")
+
+    def __init__(self, overall_s: float) -> None:
+        self._overall_s = overall_s
+        self._now = trio.lowlevel.current_clock().current_time
+        self._running: OrderedDict[Probe, None] = OrderedDict()
+        self._first_of: dict[Probe, Probe] = {}  # of successors: the probe that has their place
+        self._wake = trio.Event()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def begin(self, probes: Iterable[Probe]) -> None:
+        """Begin the clocks, or begin them anew that were stopped."""
+        now = self._now()
+        if not self._running:
+            self._wake.set()
+        for probe in probes:
+            probe.start_clock(now, self._overall_s)
+            self._running[probe] = None
+
+    def stop(self, probe: Probe) -> None:
+        """Stop the clock until begin()."""
+        self._leave(probe)
+        probe.stop_clock(self._now())
+
+    def pass_on(self, probe: Probe, successor: Probe) -> None:
+        """The successor has the clock of this probe from now on."""
+        first = self._first_of.pop(probe, probe)
+        if first in self._running:
+            self._first_of[successor] = first
+
+    def end(self, probe: Probe) -> None:
+        """The probe is settled."""
+        # _leave() written out: this runs once for each answer.
+        first = self._first_of.pop(probe, probe) if self._first_of else probe
+        self._running.pop(first, None)
+        if probe.stopped_at is not None:
+            probe.end_clock(self._now())
+
+    def _leave(self, probe: Probe) -> None:
+        if self._first_of:
+            probe = self._first_of.pop(probe, probe)
+        self._running.pop(probe, None)
+
+    async def keep(
+        self,
+        expire: Callable[[Probe], None],
+        time_out: Callable[[Probe], None],
+        end_step: Callable[[], None],
+    ) -> None:
+        """Settle every probe at its deadline by `expire`, or by `time_out` if that fails.
+
+        Each is a step. Runs until cancelled.
+        """
+        while True:
+            first = next(iter(self._running), None)
+            if first is None:
+                self._wake = trio.Event()
+                await self._wake.wait()
+            elif first.deadline > self._now():
+                await trio.sleep_until(first.deadline)
+            else:
+                probe = first.latest
+                try:
+                    expire(probe)
+                except Exception:
+                    log_fault(expire)
+                    self._leave(probe)
+                    time_out(probe)
+                end_step()
+
+
+class ProbedHost(Protocol):
+    """A mail host that probes wait at; implemented by pool.Pool."""
+
+    def leave(self) -> None:
+        """A probe is no longer its own."""
+        ...
+
+
+Host = TypeVar("Host", bound=ProbedHost)
+OnCapacity = Callable[[Host | None], None]
+
+
+class Turn(Generic[Host]):
+    """The places of probes, their clocks, and what the steps have marked."""
+
+    __slots__ = (
+        *("_admitted", "_awaiting_proof", "_freed", "_has_places", "_limit", "_list_places"),
+        *("_list_waits", "_listeners", "_now", "_settled", "clocks", "is_due", "waiting"),
+    )
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._limit = settings.probes_max
+        self._now = trio.lowlevel.current_clock().current_time
+        # Of ordinary probes, and of patient ones: indexed by `Probe.patient`.
+        self.clocks = tuple(Deadlines(overall_s(settings, patient)) for patient in (False, True))
+        self._admitted: set[Probe] = set()
+        self._awaiting_proof = 0  # admitted probes whose reply is not proven yet
+        self.waiting: FairQueue[Probe] = FairQueue()  # for a place
+        self._list_places = ListPlaces(settings.probes_max)
+        self._list_waits = False  # a list found less room than its hosts have
+        self.is_due = False  # something is marked
+        self._settled: deque[Probe] = deque()
+        self._freed: dict[Host, None] = {}  # hosts, in the order in which they had room first
+        self._has_places = False  # a list that found none may have one
+        self._listeners: tuple[OnCapacity[Host], ...] = ()
+
+    # -- places ----------------------------------------------------------------------------------
+
+    @property
+    def under_way(self) -> int:
+        """Probes that are admitted and have no reply yet."""
+        return len(self._admitted) - self._awaiting_proof
+
+    @property
+    def at_capacity(self) -> bool:
+        """More than half of `probes_max` is in use: keep queues at lock-step sessions short."""
+        return 2 * self.under_way > self._limit
+
+    @property
+    def lists_are_full(self) -> bool:
+        """Are only places for requests left?"""
+        return self._list_places.is_full(self.under_way)
+
+    def room_for(self, account: str, wanted: int, *, patient: bool) -> int:
+        """How many of the `wanted` probes the account's list may begin.
+
+        If not all, the listeners are notified once another probe has ended.
+        """
+        room = self._list_places.room(account, self.under_way)
+        if patient:
+            ordinary, own = map(len, self.clocks)
+            room = min(room, self._list_places.patient_room(own, ordinary))
+        if room >= wanted:
+            return wanted
+        self._list_waits = True
+        return room
+
+    def begin(self, probe: Probe) -> None:
+        """The probe is submitted: its clock begins."""
+        self.clocks[probe.patient].begin((probe,))
+        if probe.deferred_start:
+            self._list_places.enter(probe.asker, 1)
+
+    def queue(self, probe: Probe) -> None:
+        """Start it by its dispatcher once there is a place for it. Its clock has begun."""
+        self.waiting.join(probe.asker, probe)
+        self._admit()
+
+    def begin_together(self, probes: Sequence[Probe]) -> bool:
+        """The same for probes of one stream, which the caller starts. False if not all have a place."""
+        if self.waiting.count or len(probes) > self._limit - self.under_way:
+            return False
+        if probes:
+            self.clocks[probes[0].patient].begin(probes)
+            if probes[0].deferred_start:
+                self._list_places.enter(probes[0].asker, len(probes))
+        self._admitted.update(probes)
+        return True
+
+    def _admit(self) -> None:
+        now = self._now()
+        while self.under_way < self._limit and (probe := self.waiting.pop()) is not None:
+            if not probe.settled and probe.deadline > now:
+                self._admitted.add(probe)
+                probe.dispatcher.start_probe(probe)
+
+    def leave_places(self, probes: Iterable[Probe]) -> None:
+        """These do not count as under way while they wait for what others have."""
+        self._admitted.difference_update(probes)
+        self._has_places |= self._list_waits
+        self.is_due = True
+
+    def take_places(self, probes: Iterable[Probe]) -> None:
+        """These wait no more: their clocks begin anew."""
+        for patient, clocks in enumerate(self.clocks):
+            if of_kind := [probe for probe in probes if probe.patient == patient]:
+                clocks.begin(of_kind)
+        self._admitted.update(probes)
+
+    def stop_clocks(self, probes: Iterable[Probe]) -> None:
+        """These wait for what is not theirs to speed up."""
+        for probe in probes:
+            self.clocks[probe.patient].stop(probe)
+
+    def pass_on(self, probe: Probe, successor: Probe) -> None:
+        """The successor has the place and the clock of this probe."""
+        self.clocks[probe.patient].pass_on(probe, successor)
+        self._admitted.discard(probe)
+        self._admitted.add(successor)
+
+    def hold(self, probe: Probe, cause: Cause) -> None:
+        """It waits before all queues, and has no place meanwhile; a list's clock is stopped.
+
+        If its clock ends first, it is settled with this cause.
+        """
+        probe.fail(cause)
+        if probe.deferred_start and probe.stopped_at is None:
+            self.clocks[probe.patient].stop(probe)
+        self.leave_places((probe,))
+
+    def go_on(self, probe: Probe) -> None:
+        """It waits no more."""
+        probe.forget_cause()
+        if probe.stopped_at is not None:
+            self.clocks[probe.patient].begin((probe,))
+
+    # -- marks -----------------------------------------------------------------------------------
+
+    def mark_settled(self, probe: Probe) -> None:
+        """Its outcome is to be reported."""
+        self._settled.append(probe)
+        self.is_due = True
+
+    def mark_freed(self, host: Host) -> None:
+        """The host may have room for more probes."""
+        self._freed[host] = None
+        self.is_due = True
+
+    def end(self, probe: Probe, host: Host | None) -> None:
+        """The probe is settled; it was at this host."""
+        self.clocks[probe.patient].end(probe)
+        self._admitted.discard(probe)
+        if probe.deferred_start:
+            self._list_places.leave(probe)
+        if host is not None:
+            host.leave()
+            self._freed[host] = None
+        self._has_places |= self._list_waits
+        self.is_due = True
+
+    def hold_back(self, host: Host, count: int) -> None:
+        """`count` probes have a reply and wait for its proof: others may begin in their place.
+
+        If it is negative, so many of them are settled or queued again.
+        """
+        self._awaiting_proof += count
+        if count > 0:
+            self._freed[host] = None
+            self._has_places |= self._list_waits
+            self.is_due = True
+
+    # -- turns -----------------------------------------------------------------------------------
+
+    def subscribe(self, listener: OnCapacity[Host]) -> None:
+        """Call this when a host may have room; with None: when a list may have a place."""
+        self._listeners = (*self._listeners, listener)
+
+    def unsubscribe(self, listener: OnCapacity[Host]) -> None:
+        self._listeners = tuple(each for each in self._listeners if each != listener)
+
+    def run(self) -> None:
+        """The step is over."""
+        settled, freed = self._settled, self._freed
+        while True:
+            while settled:
+                probe = settled.popleft()
+                try:
+                    probe.on_settled(probe)
+                except Exception:  # in the caller's callback: it must not affect other callers
+                    log_fault(probe.on_settled)
+            if self.waiting.count:
+                self._admit()
+            host: Host | None = None
+            if freed:
+                host = next(iter(freed))
+                del freed[host]
+            elif self._has_places:  # lists that still find too little room are noted anew
+                self._has_places = self._list_waits = False
+            elif settled:
+                continue
+            else:
+                self.is_due = False
+                return
+            for notify in self._listeners:
+                notify(host)
