@@ -35,7 +35,7 @@ PURE = [
     "mailprobe.engine.smtp.leases.ledger",
     *(
         f"mailprobe.engine.smtp.tolerance.{name}"
-        for name in ("accounts", "bans", "guard_count", "host", "hosts", "limits")
+        for name in ("accounts", "bans", "guard_count", "host", "hosts", "limits", "share")
     ),
     "mailprobe.engine.smtp.replies.rules",
     "mailprobe.engine.smtp.throttle",

@@ -2,7 +2,7 @@
 `internet` and `sequences`.
 
     mailprobe lab --scenario internet > lab.json &
-    ... verify every address in its "truth", one JSON object a line with "email" and "status" ...
+    ... verify every address in its "truth", one JSON object a line with "email", "status", "reason" ...
     python -m mailprobe.bench.harness.confusion lab.json results.ndjson
 
 Some truths cannot be found out within the prober's deadlines and limits. The matrix counts
@@ -20,13 +20,14 @@ from pathlib import Path
 from ..lab.internet import KNOWABLE
 from ..lab.scenario import Truth
 
-REPORTED = ("deliverable", "undeliverable", "catch_all", "unknown", "invalid")
+UNTESTED = "untested"  # accepted, and nobody asked for a random name: told as 0.90
+REPORTED = ("deliverable", UNTESTED, "undeliverable", "catch_all", "unknown", "invalid")
 # The statuses that are correct for each truth; `unknown` always is. For a domain without
 # mail, `undeliverable` is correct too.
 HONEST: Mapping[Truth, frozenset[str]] = {
-    Truth.EXISTS: frozenset({"deliverable", "unknown"}),
+    Truth.EXISTS: frozenset({"deliverable", UNTESTED, "unknown"}),
     Truth.ABSENT: frozenset({"undeliverable", "unknown"}),
-    Truth.CATCH_ALL: frozenset({"catch_all", "unknown"}),
+    Truth.CATCH_ALL: frozenset({"catch_all", UNTESTED, "unknown"}),
     Truth.NO_MAIL: frozenset({"invalid", "undeliverable", "unknown"}),
 }
 
@@ -61,6 +62,11 @@ class ReportedAddress:
     status: str
     why: str
 
+    @property
+    def reported_as(self) -> str:
+        """The status, or UNTESTED where that is the reason."""
+        return UNTESTED if self.why == UNTESTED else self.status
+
 
 def unanswered(email: str) -> ReportedAddress:
     """Of an address without an answer when its list had to end."""
@@ -78,7 +84,7 @@ class Matrix:
     def of(cls, known: KnownTruth, reported: Iterable[ReportedAddress]) -> "Matrix":
         matrix = cls(known)
         for each in reported:
-            matrix.add(each.email, each.status)
+            matrix.add(each.email, each.reported_as)
         return matrix
 
     def add(self, address: str, reported: str) -> None:
@@ -129,8 +135,8 @@ def remarks(
     found: Counter[tuple[str, str]] = Counter()
     for each in reported:
         truth = known.truth[each.email].value
-        if matrix.is_lie(each.email, each.status):
-            found[kind_of(each.email), f"WRONG: {truth}, told {each.status}"] += 1
+        if matrix.is_lie(each.email, each.reported_as):
+            found[kind_of(each.email), f"WRONG: {truth}, told {each.reported_as}"] += 1
         elif each.status == "unknown" and each.email in known.knowable:
             found[kind_of(each.email), f"could be known: {truth} ({each.why})"] += 1
     asked = Counter(kind_of(each.email) for each in reported)
@@ -143,8 +149,9 @@ def main(lab: Path, results: Path) -> int:
     first = json.loads(lab.read_text("utf-8").splitlines()[0])
     matrix = Matrix(KnownTruth.of(first["truth"], first["addresses"]))
     for line in results.read_text("utf-8").splitlines():
-        reported = json.loads(line)
-        matrix.add(reported["email"], reported["status"])
+        result = json.loads(line)
+        each = ReportedAddress(result["email"], result["status"], result.get("reason", ""))
+        matrix.add(each.email, each.reported_as)
     print("\n".join(matrix.lines()))
     lies = matrix.lies(*REPORTED)
     print(f"wrong: {lies}; of the knowable told unknown: {matrix.unknown_share:.2f} %")

@@ -15,7 +15,7 @@ from typing import Any
 from mailprobe.engine.verdict import Outcome
 
 from ..world.faults import Late
-from ..world.host_behaviours import Turn
+from ..world.host_behaviours import Turning
 from ..world.host_profiles import POSTFIX, new_host
 from ..world.mail_host import MailHost
 from ..world.zone import ZoneMode
@@ -206,7 +206,7 @@ TURN_SIZES = {3: (6, 20, 4), 10: (2, 14, 16), 30: (1, 24, 40)}
 TURNING_AFTER_REFUSALS = tuple(
     SequenceKind(
         f"turns-{refusals}-{'connection' if each else 'client'}-to-{to}",
-        _one("plain", turn=Turn(refusals, reply=reply, each_connection=each)),
+        _one("plain", turn=Turning(refusals, reply=reply, each_connection=each)),
         *TURN_SIZES[refusals],
         # A session has at most 8 refusals, so the others have no reason to turn.
         hidden=None if each and refusals > 8 else Hidden.HOST_CHANGED,
@@ -220,9 +220,9 @@ TURNING = (
     *(
         SequenceKind(f"turns-{name}", _one("plain", turn=turn), 2, 14, 16, hidden=Hidden.HOST_CHANGED)
         for name, turn in (
-            ("10-client-to-policy", Turn(10, reply=POLICY)),
-            ("10-client-to-nobody-rests", Turn(10, reply=POSTFIX.default_unknown, rest_s=EACH_S_MAX)),
-            ("10-client-to-everybody-rests", Turn(10, rest_s=EACH_S_MAX)),
+            ("10-client-to-policy", Turning(10, reply=POLICY)),
+            ("10-client-to-nobody-rests", Turning(10, reply=POSTFIX.default_unknown, rest_s=EACH_S_MAX)),
+            ("10-client-to-everybody-rests", Turning(10, rest_s=EACH_S_MAX)),
         )
     ),
 )  # fmt: skip

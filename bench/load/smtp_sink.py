@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from ..processes import stop_process
 
 ACCEPTED = b"250 2.1.5 Ok\r\n"
-REFUSED = b"550 5.1.1 No such user here\r\n"
+REFUSED = b"550 5.1.1 Mailbox does not exist\r\n"
 REPLIES = {
     b"MAIL": b"250 2.1.0 Ok\r\n",
     b"RSET": b"250 2.0.0 Ok\r\n",
@@ -85,10 +85,11 @@ def start_sink(
     delay_ms: float = 0.0,
     pipelining: bool = True,
     named: bool = False,
+    accepts_all: bool = False,
 ) -> Iterator[SmtpSink]:
     """Run mail hosts as long as the block lasts. Each reply is `delay_ms` late, in its turn.
 
-    `named`: their greeting tells a software. Replies to what was written together come together, as over a long line.
+    `named`: their greeting tells a software; `accepts_all`: they refuse nobody. Replies to what was written together come together, as over a long line.
     """
     domains = domains or hosts
     words = json.dumps(
@@ -98,6 +99,7 @@ def start_sink(
             "delay_ms": delay_ms,
             "pipelining": pipelining,
             "named": named,
+            "accepts_all": accepts_all,
         }
     )
     process = subprocess.Popen(
@@ -135,9 +137,16 @@ def _is_living(line: bytes) -> bool:
 
 class _SmtpSinkProcess:
     def __init__(
-        self, hosts: int, domains: int, delay_ms: float, pipelining: bool, named: bool
+        self,
+        hosts: int,
+        domains: int,
+        delay_ms: float,
+        pipelining: bool,
+        named: bool,
+        accepts_all: bool,
     ) -> None:
         self._banner = BANNERS[named]
+        self._accepts_all = accepts_all
         self._received = 0
         self._hosts = hosts
         self._delay_s = delay_ms / 1000
@@ -222,7 +231,8 @@ class _SmtpSinkProcess:
         replies = []
         for line in lines:
             if line[:4] == b"RCPT":
-                replies.append(ACCEPTED if _is_living(line) else REFUSED)
+                is_accepted = self._accepts_all or _is_living(line)
+                replies.append(ACCEPTED if is_accepted else REFUSED)
             else:
                 replies.append(REPLIES.get(line[:4], self._offer))
         if replies:

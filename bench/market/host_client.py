@@ -135,7 +135,7 @@ class HostClient:
     def _step(self, session: MarketSession, refused: int) -> None:
         """Send the session's next batch, or end it."""
         now = self._client.now
-        window = min(self.budget.session_max - refused, self.budget.session_window(refused), BATCH)
+        window = min(self.budget.session_window(refused), BATCH)
         batch = [] if window <= 0 or self.budget.is_resting(now) else self._pick(window)
         if not batch:
             self._sessions -= 1

@@ -67,10 +67,10 @@ class NoBudget(Tolerance):
     def session_window(self, refused: int) -> int:
         return max(0, BATCH - refused)
 
-    def room(self, kind: Kind, account: str, now: float) -> int:
+    def room(self, kind: Kind, account: str, now: float, *, queued: int = 0) -> int:
         return 0 if self.is_resting(now) else MANY
 
-    def is_spent(self, kind: Kind, account: str, now: float) -> bool:
+    def is_spent(self, kind: Kind, account: str, now: float, *, queued: int = 0) -> bool:
         return self.is_resting(now)
 
     def has_plenty(self, count: int, now: float) -> bool:

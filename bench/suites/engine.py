@@ -25,7 +25,7 @@ import trio
 
 from mailprobe.api.gc_tuning import tune_collector
 from mailprobe.api.settings import Settings
-from mailprobe.engine import Engine, open_answers, open_engine
+from mailprobe.engine import Answer, Engine, open_answers, open_engine
 from mailprobe.engine.dns.messages import Route
 from mailprobe.engine.dns.single_flight import FAILURE_KEPT_S
 from mailprobe.engine.lists.lists import load_lists
@@ -54,6 +54,7 @@ CONCURRENCIES = (1, 2, 4, 8, 16)
 LOOK_UP_S = 60.0
 GROWN = int(os.environ.get("MAILPROBE_BENCH_ADDRESSES", "1000000"))
 FEW, STEP = 1_000, 20_000
+BUSY_SHARE = 0.001
 ENCODER = msgspec.json.Encoder()
 
 
@@ -98,15 +99,21 @@ async def _engine(sink: SmtpSink, connections: int) -> AsyncIterator[Engine]:
         yield engine
 
 
-async def verify(engine: Engine, texts: Iterable[str]) -> int:
-    """Verify as `clean` does; return how many octets the results are as JSON lines."""
-    octets = 0
+async def verify(engine: Engine, texts: Iterable[str], status: str = "deliverable") -> int:
+    """Verify as `clean` does; return how many octets the results are as JSON lines.
+
+    Raises AssertionError if more than BUSY_SHARE of the addresses have another status: on a busy
+    machine a reply can be late.
+    """
+    octets = answered = 0
+    others: list[Answer] = []
     async with open_answers(engine, texts, account="bench", deferred_start=True) as answers:
         while ready := await answers.next_ready():
-            for answer in ready:
-                if answer.verdict.status != "deliverable":
-                    raise AssertionError(f"wrong verdict: {answer.verdict}")
+            answered += len(ready)
+            others += (answer for answer in ready if answer.verdict.status != status)
             octets += len(ENCODER.encode_lines([answer.verdict for answer in ready]))
+    if len(others) > answered * BUSY_SHARE:
+        raise AssertionError(f"{len(others)} of {answered} are not {status}: {others[0]}")
     return octets
 
 
@@ -278,14 +285,18 @@ def _in_runs(sink: SmtpSink, number: int) -> str:
 
 
 async def _domains() -> Figure:
-    """Compare 10 domains with 10,000, at the same hosts, with the same number of addresses."""
+    """Compare 10 domains with 10,000, at the same hosts, with the same number of addresses.
+
+    The hosts accept everybody: else they would take too few refusals for a random name of each.
+    """
     costs = []
     for domains in (10, 10_000):
-        with start_sink(hosts=10, domains=domains) as sink:
+        with start_sink(hosts=10, domains=domains, accepts_all=True) as sink:
             async with _engine(sink, FAR_CONNECTIONS) as engine:
                 texts = [_in_runs(sink, number) for number in range(100_000)]
-                await verify(engine, texts)
-                costs.append(await _timed(sink, partial(verify, engine, texts), len(texts)))
+                await verify(engine, texts, "catch_all")
+                run = partial(verify, engine, texts, "catch_all")
+                costs.append(await _timed(sink, run, len(texts)))
     few, many = costs
     return Figure("10,000 domains: CPU of each, beside 10 domains", many.cpu_us / few.cpu_us, "×", cpu_us=many.cpu_us)  # fmt: skip
 

@@ -15,7 +15,7 @@ WORD_CHARACTERS_MAX = 14  # a longer one is no name
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Turning:
     """When a host stops judging recipients, and what it does from then on.
 
     It turns with its refusal number `refusals` of an unknown recipient, or `after_s` after
@@ -32,13 +32,13 @@ class Turn:
 
 @dataclass(slots=True)
 class ClientHistory:
-    """What a host remembers for its `Turn`: of one client, or of one connection."""
+    """What a host remembers for its `Turning`: of one client, or of one connection."""
 
     first_at_s: float | None = None  # the first recipient; times are trio's
     refusals: int = 0
     turned_at_s: float | None = None
 
-    def has_turned(self, turn: Turn, now: float) -> bool:
+    def has_turned(self, turn: Turning, now: float) -> bool:
         """Whether the host has turned when it gets this recipient."""
         if _has_passed(turn.rest_s, self.turned_at_s, now):
             self.first_at_s, self.refusals, self.turned_at_s = None, 0, None
@@ -48,7 +48,7 @@ class ClientHistory:
             self.turned_at_s = now
         return self.turned_at_s is not None
 
-    def count_refusal(self, turn: Turn, now: float) -> None:
+    def count_refusal(self, turn: Turning, now: float) -> None:
         """Count an unknown recipient that was refused; the last one allowed turns the host."""
         self.refusals += 1
         if turn.refusals is not None and self.refusals >= turn.refusals:

@@ -9,7 +9,7 @@ from enum import Enum
 from re import Pattern
 
 from .faults import ReplyFault
-from .host_behaviours import Turn
+from .host_behaviours import Turning
 from .host_defences import Defence
 from .host_log import HostLog
 
@@ -84,7 +84,7 @@ class HostDescription:
 
     accepts: Pattern[str] | None = None  # of local parts: it accepts all that match as a whole
     shape_reply: str | None = None  # to a local part that looks random, whoever exists
-    turn: Turn | None = None  # stops judging after refusals, or after a time
+    turn: Turning | None = None  # stops judging after refusals, or after a time
     defence: Defence | None = None  # bans sources that name unknown recipients
     renames: Mapping[str, str] = field(default_factory=dict)  # domain -> the one in its replies
     one_mailbox: bool = False  # accepted as the transaction's first one, by its name (Sendmail)

@@ -222,6 +222,7 @@ class DomainAcceptance:
         """The same, because another engine has found that it does not hold."""
         self.acceptance = None
         self.known_until = 0.0
+        self.other_local = ""  # the first name is asked again, too
 
 
 class AcceptanceListener(Protocol):

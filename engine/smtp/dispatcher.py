@@ -381,7 +381,7 @@ class ProbeDispatcher:
         if probe.settled:
             return
         if probe.stopped_at is not None:  # it does not wait for a permit any more
-            self.turn.take_places([probe])
+            self.turn.count_places([probe])
         probe.fail(cause)
         if cause.outcome is _TIMED_OUT and probe.pool is not None:
             probe.pool.times.note_slow()
@@ -404,7 +404,7 @@ class ProbeDispatcher:
         For the sessions that still have it, this probe is settled: with this outcome.
         """
         if probe.stopped_at is not None:
-            self.turn.take_places([probe])
+            self.turn.count_places([probe])
         successor = probe.successor_by(self.egress, doubted=doubted)
         probe.end(outcome, rule, successor)
         self.turn.pass_on(probe, successor)

@@ -354,7 +354,7 @@ class PermitWaits:
             self._past.move_to_end(pool)
         while self._past and next(iter(self._past.values()))[-1][1] < now - self._remembered_s:
             self._past.popitem(last=False)
-        self._turn.take_places([probe for probe in wait.stopped if self._stands(probe, pool)])
+        self._turn.count_places([probe for probe in wait.stopped if self._stands(probe, pool)])
 
     def lacked_s(self, pool: Pool, since: float) -> float:
         """How long since then the pool has waited through no fault of the host."""

@@ -205,7 +205,7 @@ class Turn(Generic[Host]):
         self._has_places |= self._list_waits
         self.is_due = True
 
-    def take_places(self, probes: Iterable[Probe]) -> None:
+    def count_places(self, probes: Iterable[Probe]) -> None:
         """These wait no more: their clocks begin anew."""
         for patient, clocks in enumerate(self.clocks):
             if of_kind := [probe for probe in probes if probe.patient == patient]:

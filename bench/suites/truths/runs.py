@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mailprobe.engine import Engine, open_answers
 
-from ...harness.confusion import KnownTruth, Matrix, ReportedAddress, remarks
+from ...harness.confusion import UNTESTED, KnownTruth, Matrix, ReportedAddress, remarks
 from ...harness.figures import RESULTS, Figure
 from ...lab import Lab
 from ...load.clean_process import CleanProcess
@@ -99,7 +99,7 @@ def judge(
     asked = f"of {matrix.verified():,}"
     return [
         Figure(f"{who}: falsely undeliverable", matrix.lies("undeliverable", "invalid"), asked),
-        Figure(f"{who}: falsely deliverable", matrix.lies("deliverable"), asked),
+        Figure(f"{who}: falsely deliverable", matrix.lies("deliverable", UNTESTED), asked),
         Figure(f"{who}: falsely catch-all", matrix.lies("catch_all"), asked),
         Figure(f"{who}: of the knowable, left unknown", matrix.unknown_share, "%"),
     ]

@@ -1,8 +1,8 @@
 """Compares verdicts with the truth, at hosts such as the Internet has and at those of `sequences`.
 
-Each scenario is asked as a list through `mailprobe clean` with its later passes, and by an
-engine with empty caches as batches of 50 and as single requests; `internet` also as one list
-without later passes, to measure its clock. Then a list is killed in the middle. It prints the
+Each scenario is asked as a list with its later passes, `internet` through `mailprobe clean` and
+`sequences` in virtual hours; and by an engine with empty caches as batches of 50 and as single
+requests; `internet` also as one list without later passes, to measure its clock. Then a list is killed in the middle. It prints the
 confusion matrices, and by kind of host what was wrong and what is unknown without a reason.
 Then come six cases at plain hosts (mailprobe.bench.suites.truths.rows), and last hosts that
 defend themselves: see mailprobe.bench.suites.truths.defences.
@@ -20,8 +20,10 @@ from ...harness.confusion import KnownTruth, ReportedAddress
 from ...harness.engine_runs import open_watched
 from ...harness.figures import Figure
 from ...lab import Lab, start_lab
+from ...lab.scenarios import build
 from ...lab.sequences import EACH_S_MAX, KNOWABLE_LATER
 from .defences import defence_figures
+from .hours import verify_in_hours
 from .killed import killed_figures
 from .rows import row_figures
 from .runs import Asked, clean, judge, shuffled, verify
@@ -65,7 +67,7 @@ def run() -> list[Figure]:
             kinds.__getitem__,
         )
         figures += [
-            *_clean("sequences, cleaned", sequences),
+            *_hours("sequences, in hours", sequences),
             *trio.run(_verify_requests, "sequences, requests", sequences, *_by_kind(lab)),
         ]
     return [*figures, *row_figures(), *defence_figures()]
@@ -107,6 +109,15 @@ def _clean(who: str, asked: Asked) -> list[Figure]:
     return [
         *judge(who, asked.known_to_list, asked.kind_of, reported),
         Figure(f"{who}: in all", took_s, "s"),
+    ]
+
+
+def _hours(who: str, asked: Asked) -> list[Figure]:
+    """One list in virtual time, with the passes and the patience of a list job."""
+    reported, took_h = verify_in_hours(build("sequences", 0), shuffled(asked.known.truth))
+    return [
+        *judge(who, asked.known_to_list, asked.kind_of, reported),
+        Figure(f"{who}: hours", took_h, "h"),
     ]
 
 

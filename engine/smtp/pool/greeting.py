@@ -88,7 +88,7 @@ class Greeter:
             preamble += connection.conversation.lines_of(turn)
             if not turn.reply.positive:
                 return self._refused(Step.BANNER, turn)
-            self._pool.greeted(" ".join(turn.reply.lines))
+            self._pool.identity.recognise(" ".join(turn.reply.lines))
             step = Step.HELLO
             await connection.send(wire.ehlo(self._settings.helo_name))
             turn = await connection.receive_reply()
@@ -101,7 +101,7 @@ class Greeter:
             return cause_of(error, step, spoke=step is not Step.BANNER)
         if not turn.reply.positive:
             return self._refused(Step.HELLO, turn)
-        self._pool.greeted(" ".join(turn.reply.lines))
+        self._pool.identity.recognise(" ".join(turn.reply.lines))
         if (cause := await self._start_tls(connection, preamble)) is not None:
             return cause
         if connection.conversation.unread:

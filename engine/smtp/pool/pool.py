@@ -6,7 +6,7 @@ task per connection. The result of a connection attempt applies to every waiting
 that cannot be reached is tried once, not once for each address.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import trio
 
@@ -16,7 +16,7 @@ from .. import patience
 from ..catchall import Acceptance, DomainAcceptance
 from ..controls import HostControls
 from ..host_policy import first_terms
-from ..operators import OTHERS, MailOperator, MailSoftware, is_own_server
+from ..operators import is_own_server
 from ..pairing import Renamings
 from ..probe import Cause, Probe
 from ..replies.rules import ReplyMeaning, Step
@@ -37,6 +37,7 @@ from ..tolerance.limits import BAN_RULE, Growth, Kind
 from ..wire import Conversation, SmtpReply
 from .effects import RareEffects
 from .host import PoolHost
+from .identity import HostIdentity
 from .opening import ConnectionOpener
 from .refusals import RefusalMemory
 from .reply_times import VENTURED, ReplyTimes
@@ -72,7 +73,7 @@ class Pool:
         *("_apply_rare", "_idle", "_testers", "_woken", "addresses", "backlog"),
         *("behind", "budget", "clocks_s", "connections", "controls", "counterpart"),
         *("dispatcher", "fail_over", "found_at", "host", "latest_address", "name"),
-        *("names", "now", "opener", "operator", "patient", "pipelines"),
+        *("names", "now", "opener", "identity", "patient", "pipelines"),
         *("present", "read_s", "recipient_read", "refusals", "renamings", "rest"),
         *("session_barren", "sessions", "settle", "terms", "times"),
         *("waiting",),
@@ -104,7 +105,6 @@ class Pool:
         self.budget = dispatcher.tolerances.find(addresses, name)
         self.names: set[str] = set()  # of exchanges that have these addresses
         self.found_at: set[str] = set()  # these addresses, and older ones that are still in use
-        self.operator: MailOperator | None = None
         self.terms = first_terms(dispatcher.settings.mail_from)
         self.present = 0  # probes waiting or under way here
         self.waiting: FairQueue[Probe] = FairQueue()
@@ -124,43 +124,17 @@ class Pool:
         self.behind = 0  # probes that the scheduler holds back for this host
         self.times = ReplyTimes(patient=patient)
         self.controls = HostControls(dispatcher.controls)
+        self.identity = HostIdentity(dispatcher.operators, self.budget, self.controls)
         self.opener = ConnectionOpener(self, dispatcher)
         self._apply_rare = RareEffects(self).apply
         self.refusals = RefusalMemory(self, self.times.late)
-        self.recipient_read = (
-            self.refusals.recipient_read
-        )  # bound here to save a call for each reply
+        self.recipient_read = self.refusals.recipient_read  # bound to save a call for each reply
         self.session_barren = self.refusals.session_barren
         self.pipelines: bool | None = None
         self.dispatcher = dispatcher
         self.settle = dispatcher.settle  # bound here to save a call for each reply
         self.fail_over = dispatcher.fail_over
         self.now = trio.lowlevel.current_clock().current_time
-
-    def belong_to(self, site: MailOperator | None) -> None:
-        """One of the host's names is this operator's: apply its policy to the host."""
-        if site is None or site == self.operator:
-            return
-        self.operator = site
-        if site.refusals is not None:
-            self.budget.set_limits(site.refusals, site.id)
-        if site.one_each:
-            self.terms.limits.declare_one_each()
-        if site.connections_max is not None:
-            self.connections.cap(site.connections_max)
-
-    def greeted(self, text: str) -> None:
-        """The host greets so, or replies so to EHLO: that may show its software."""
-        self._recognise(self.dispatcher.operators.greets_as, text)
-
-    def refuses(self, text: str) -> None:
-        """It refuses an unknown recipient in these words: likewise."""
-        self._recognise(self.dispatcher.operators.refuses_as, text)
-
-    def _recognise(self, find: Callable[[str], MailSoftware | None], text: str) -> None:
-        """Narrow or widen what the host is taken for, unless its name or its words have done so."""
-        if self.budget.label in ("", OTHERS) and (software := find(text)) is not None:
-            self.budget.set_limits(software.limits, software.id)
 
     def accepts_for(self, domain: str) -> None:
         """A recipient of this domain is accepted: is that anybody else's than the host's own?"""
@@ -184,6 +158,7 @@ class Pool:
         """Use what the other pool of this host knows of it, and let it know what is learned."""
         self.terms, self.renamings, self.controls = other.terms, other.renamings, other.controls
         self.budget = other.budget
+        self.identity = HostIdentity(self.dispatcher.operators, self.budget, self.controls)
 
     def backed_off_elsewhere(self, until: float) -> None:
         """Another engine backs off from one of the host's names: reject the probes that wait here, too."""
@@ -408,7 +383,7 @@ class Pool:
             self.dispatcher.observer.limit_lowered()
 
     def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning:
-        return self.dispatcher.rules.read(step, reply, self.operator.id if self.operator else None)
+        return self.dispatcher.rules.read(step, reply, self.identity.site_id)
 
     def next_probe(self, now: float, emit: Emit) -> Probe | None:
         """Take the next probe to send. One whose domain or host is left alone is queued again instead."""

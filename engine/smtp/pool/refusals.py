@@ -74,7 +74,7 @@ class RefusalMemory:
                 self._accepted = domain.at
                 self._pool.accepts_for(domain.at.name)
         elif reply.code >= 500 and reading.meaning is Meaning.NO_MAILBOX:
-            self._pool.refuses(" ".join(reply.lines))
+            self._pool.identity.recognise(" ".join(reply.lines), refuses=True)
         if reply.code < 400 or reply.code >= 500:
             self.deferred_since = None
         elif self.deferred_since is None:

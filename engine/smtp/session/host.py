@@ -47,6 +47,7 @@ class SessionHost(Protocol):
     controls: HostControls
     renamings: Renamings
     waiting: FairQueue[Probe]  # for a session; take them by next_probe()
+    behind: int  # more rows that a list holds back for this host
 
     @property
     def times(self) -> HostTimes: ...

@@ -240,9 +240,10 @@ class NextBatch:
         False: others are under way, or the host is first to show that it still judges.
         """
         budget, kind, account = self._host.budget, asked.kind, asked.asker
-        while budget.room(kind, account, now) <= besides:
-            waits = kind.is_of_list or kind is Kind.LONE_NAME
-            if waits and (besides or not budget.is_spent(kind, account, now)):
+        queued = self._host.waiting.count + self._host.behind
+        while budget.room(kind, account, now, queued=queued) <= besides:
+            is_spent = not besides and budget.is_spent(kind, account, now, queued=queued)
+            if not is_spent and (kind.is_of_list or kind is Kind.LONE_NAME):
                 return False
             patience_s = asked.patience_s
             if now < self._host.controls.proving_until:
@@ -252,7 +253,7 @@ class NextBatch:
             if growth is Growth.NOW:
                 budget.grow()
                 continue
-            if besides or not budget.is_spent(kind, account, now):
+            if not is_spent:
                 return False
             match growth:
                 case Growth.PROVE:
@@ -379,9 +380,10 @@ class NextBatch:
         domain: DomainAcceptance = probe.domain_here
         domain.begin_test()
         model = probe.mailbox.rpartition("@")[0]
-        mailbox = self._host.random_mailbox(domain, model, 0)
+        variant = int(bool(domain.other_local))  # the first one was refused: it is not asked again
+        mailbox = self._host.random_mailbox(domain, model, variant)
         return CatchAllTest(
-            domain, mailbox, probe.asker, model, deferred_start=probe.deferred_start
+            domain, mailbox, probe.asker, model, variant, deferred_start=probe.deferred_start
         )
 
     # -- what is not sent here -----------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from math import ceil, inf
+from math import inf
 from typing import TYPE_CHECKING
 
 from ..leases.ledger import CEILING, HostRecord
@@ -18,6 +18,7 @@ from .limits import (
     Kind,
     RefusalLimits,
 )
+from .share import HourlyShare
 
 if TYPE_CHECKING:
     from ..leases.refusal_leases import RefusalLease
@@ -31,7 +32,6 @@ LIST_WAIT_S = 60.0  # after a refusal, before a list may raise the tolerance: a 
 PATIENCE_SHARE = 10  # or a tenth of the list's patience, if that is less
 AIM_S = 900.0  # in which a list should be done at a shared host; at somebody's own: its patience
 ROOM_SHARE = 0.75  # of the tolerance: at so much of it a list that found none left comes back
-ANSWER_S = 10.0  # an answer comes so long after its recipient, at most
 RETRY_S = 10.0  # where no time can be told at which there is room
 TOOK_S = 20.0  # a host that still answers so long after a refusal has taken it
 NAME_PROOF_S = 60.0  # an acceptance is proof enough for one random name so long
@@ -42,7 +42,6 @@ CALM_FROM = 10  # recipients, of which at most one in CALM_SHARE was refused,
 CALM_SHARE = 10  # make a list that is asked in whole batches also before the tolerance has grown
 COUNTED_MAX = 4_000  # recipients in the estimate; then both counts are halved
 REQUEST_PRICE = 0.25
-SHARE_FROM = 5  # recipients sent before a share of them is judged: no guard bans at fewer
 REFUSALS_MAX = 8 * CEILING  # refusals remembered of an hour
 CONTESTED_S = 2.0  # until a process that needs no more of a host has given back what it leased
 
@@ -60,7 +59,7 @@ class Tolerance:
             "_accounts",
             "_answered_at",
             "_asked",
-            "_asked_hour",
+            "_share_asked",
             "_bans",
             "_careful",
             "_ceiling",
@@ -90,7 +89,7 @@ class Tolerance:
         self._accounts = AccountsHere()
         self._under_way = dict.fromkeys(Kind, 0)
         self._asked = self._refused = 0
-        self._asked_hour: deque[float] = deque(maxlen=20_000)  # only where a share is limited
+        self._share_asked = HourlyShare()
         self._guard = GuardCount()
         self._answered_at = -inf
         self._refused_at = -inf
@@ -141,7 +140,9 @@ class Tolerance:
             return 0
         if self.limits.session is not None and self.limits.session < SESSION_GROWN:
             return left
-        return SESSION_GROWN if self._is_calm else left
+        # As many more as it has accepted, while it refuses hardly any.
+        accepted = self._asked - self._refused
+        return min(SESSION_GROWN, left + accepted * (self._refused * CALM_SHARE <= accepted))
 
     @property
     def _is_calm(self) -> bool:
@@ -164,24 +165,25 @@ class Tolerance:
         self._drop_old(now)
         return len(self._times)
 
-    def room(self, kind: Kind, account: str, now: float) -> int:
+    def room(self, kind: Kind, account: str, now: float, *, queued: int = 0) -> int:
         """How many more recipients of this kind the account may have sent now.
 
-        0: others are under way, or nothing is left (see `is_spent`).
+        0: others are under way, or nothing is left (see `is_spent`). A random name of a list
+        leaves room to the `queued` rows where the host limits an hour or a share.
         """
         if kind is Kind.CONTROL:
             return 1
-        return self._room(kind, account, now, self._price_under_way(now))
+        return self._room(kind, account, now, self._price_under_way(now), queued)
 
-    def is_spent(self, kind: Kind, account: str, now: float) -> bool:
+    def is_spent(self, kind: Kind, account: str, now: float, *, queued: int = 0) -> bool:
         """Would there be no room even if nothing were under way?"""
-        if kind is Kind.CONTROL or self._room(kind, account, now, 0.0) > 0:
+        if kind is Kind.CONTROL or self._room(kind, account, now, 0.0, queued) > 0:
             return False
         lease = self.lease
         if lease is None or not lease.is_pending:
             return True
         lease.await_grant()
-        if self._room(kind, account, now, 0.0, leased=False) <= 0:
+        if self._room(kind, account, now, 0.0, queued, leased=False) <= 0:
             return True
         # A request does not wait for what other processes hold if the host may take more.
         waits = kind.is_of_list or not lease.is_contested
@@ -210,30 +212,34 @@ class Tolerance:
         return used + price <= self.tolerance / 4
 
     def _room(
-        self, kind: Kind, account: str, now: float, under_way: float, *, leased: bool = True
+        self,
+        kind: Kind,
+        account: str,
+        now: float,
+        flying: float,
+        queued: int = 0,
+        leased: bool = True,
     ) -> int:
         self._drop_old(now)
         if now < self._bans.rest_until:
             return 0
         total, own = self._limits_of(kind, account, now)
-        used = self.recent(now) + under_way
+        used = self.recent(now) + flying
         here = self._accounts.get(account)
-        left = total - used
         if here is not None:
-            left = min(
-                left, own - here.recent - (here.under_way if under_way else 0) * self._least()
-            )
-        else:
-            left = min(left, own)
-        left = min(left, self._left_of_hour(account, now, under_way))
+            own -= here.recent + (here.under_way if flying else 0) * self._least()
+        left = min(total - used, own, self._left_of_hour(kind, account, now, flying))
+        waiting = 0
         if kind is Kind.NAME and self.is_counted:  # rows of lists that wait need theirs
-            left -= self._accounts.waiting(now, HOUR_S + WINDOW_S)[0] * self.share
+            waiting = max(queued, self._accounts.waiting(now, HOUR_S + WINDOW_S)[0])
+            left -= waiting * self.share
         price = self._price(kind, left)
         room = max(0, int(left / price + 1e-9))
         if self.lease is not None and leased:
-            room = min(room, self._room_of_lease(kind, self.lease.left, under_way))
+            room = min(room, self._room_of_lease(kind, self.lease.left, flying))
         if room and self.limits.share is not None:
-            room = min(room, self._left_of_share(now))
+            # Most of the rows are accepted, and each of them makes room for others.
+            room = max(0, min(room, self._left_of_share(now) - min(waiting, SESSION_GROWN)))
         return room
 
     @property
@@ -263,27 +269,19 @@ class Tolerance:
         sure = here is None or here.lives_here
         return (most if sure else min(most, self.tolerance * 0.75)), self.tolerance / 2
 
-    def _left_of_hour(self, account: str, now: float, under_way: float) -> float:
+    def _left_of_hour(self, kind: Kind, account: str, now: float, under_way: float) -> float:
         if self.hour is None:
             return inf
-        left = self.hour - len(self._times) - under_way
+        hour = self.hour / 2 if kind is Kind.LONE_NAME else self.hour
+        left = hour - len(self._times) - under_way
         if self._accounts.is_alone(account, now):
             return left
         own = sum(each == account for _, each in self._times)
         return min(left, self.hour / 2 - own)
 
     def _left_of_share(self, now: float) -> int:
-        """The most recipients of which all may be refused, with the share still below its limit."""
-        share = self.limits.share or 1.0
-        # The host has counted them sooner than their answers came.
-        while self._asked_hour and self._asked_hour[0] <= now - HOUR_S + ANSWER_S:
-            self._asked_hour.popleft()
-        flying = sum(self._under_way.values())
-        sent, refused = len(self._asked_hour) + flying, len(self._times) + flying
-        below = -int(-(share * sent - refused) // (1 - share)) - 1
-        # The first that is judged is judged with all before it.
-        first = min(SHARE_FROM - sent, ceil(share * (SHARE_FROM + 1)) - 1 - refused)
-        return max(0, below, first)
+        limit, under_way = self.limits.share or 1.0, sum(self._under_way.values())
+        return self._share_asked.left(limit, len(self._times), under_way, now)
 
     # -- prices --------------------------------------------------------------------------------
 
@@ -368,7 +366,7 @@ class Tolerance:
             here = self._accounts.meet(account, now, self._window)
             here.answer(accepted=accepted, refused=refused)
         if self.limits.share is not None:
-            self._asked_hour.append(now)
+            self._share_asked.answered(now)
         if refused:
             self._note_refused(account, now)
 

@@ -7,7 +7,7 @@ import trio
 
 from mailprobe.bench.lab.sequences import NAMES
 from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
-from mailprobe.bench.world.host_behaviours import ClientHistory, Turn, looks_random
+from mailprobe.bench.world.host_behaviours import ClientHistory, Turning, looks_random
 from mailprobe.bench.world.mail_host import MailHost
 from tests.bench.world.test_mail_hosts import HELLO, KNOWN, MAIL, UNKNOWN, Client, meet
 
@@ -27,13 +27,13 @@ async def codes(client: Client, *lines: str) -> str:
 
 async def test_a_host_accepts_everybody_after_some_refusals(autojump_clock: Any) -> None:
     async with open_fake_network() as network:
-        client = await open_session(network, MailHost(turn=Turn(2)))
+        client = await open_session(network, MailHost(turn=Turning(2)))
         assert await codes(client, UNKNOWN, KNOWN, UNKNOWN, UNKNOWN, KNOWN) == "550 250 550 250 250"
 
 
 async def test_a_host_gives_everybody_its_reply_after_some_refusals(autojump_clock: Any) -> None:
     async with open_fake_network() as network:
-        client = await open_session(network, MailHost(turn=Turn(1, reply=POLICY)))
+        client = await open_session(network, MailHost(turn=Turning(1, reply=POLICY)))
         assert await codes(client, KNOWN, UNKNOWN) == "250 550"
         (reply,) = await client.exchange(KNOWN)
         assert reply == "550 5.7.1 <known.ann@shop.test>: too many invalid recipients"
@@ -43,7 +43,7 @@ async def test_a_host_gives_everybody_its_reply_after_some_refusals(autojump_clo
 async def test_refusals_are_counted_for_a_connection_or_for_the_client(
     autojump_clock: Any, each_connection: bool, seen: str
 ) -> None:
-    host = MailHost(turn=Turn(1, each_connection=each_connection))
+    host = MailHost(turn=Turning(1, each_connection=each_connection))
     async with open_fake_network() as network:
         first = await open_session(network, host)
         assert await codes(first, UNKNOWN, UNKNOWN) == "550 250"
@@ -53,7 +53,7 @@ async def test_refusals_are_counted_for_a_connection_or_for_the_client(
 
 async def test_a_host_judges_again_after_its_rest_and_counts_anew(autojump_clock: Any) -> None:
     async with open_fake_network() as network:
-        client = await open_session(network, MailHost(turn=Turn(2, rest_s=5)))
+        client = await open_session(network, MailHost(turn=Turning(2, rest_s=5)))
         assert await codes(client, UNKNOWN, UNKNOWN, UNKNOWN) == "550 550 250"
         await trio.sleep(5)
         assert await codes(client, UNKNOWN, UNKNOWN, UNKNOWN) == "550 550 250"
@@ -61,14 +61,14 @@ async def test_a_host_judges_again_after_its_rest_and_counts_anew(autojump_clock
 
 async def test_a_host_turns_by_time(autojump_clock: Any) -> None:
     async with open_fake_network() as network:
-        client = await open_session(network, MailHost(turn=Turn(after_s=1)))
+        client = await open_session(network, MailHost(turn=Turning(after_s=1)))
         assert await codes(client, UNKNOWN) == "550"
         await trio.sleep(1)
         assert await codes(client, UNKNOWN) == "250"
 
 
 def test_the_rest_begins_with_the_last_refusal_that_was_allowed() -> None:
-    history, turn = ClientHistory(), Turn(1, rest_s=10)
+    history, turn = ClientHistory(), Turning(1, rest_s=10)
     assert not history.has_turned(turn, 0)
     history.count_refusal(turn, 3)
     assert history.has_turned(turn, 12.9)
@@ -76,8 +76,8 @@ def test_the_rest_begins_with_the_last_refusal_that_was_allowed() -> None:
 
 
 def test_a_record_that_is_cleared_forgets_the_turn() -> None:
-    host = MailHost(turn=Turn(1))
-    host.record.history.count_refusal(Turn(1), 0.0)
+    host = MailHost(turn=Turning(1))
+    host.record.history.count_refusal(Turning(1), 0.0)
     host.record.clear()
     assert host.record.history == ClientHistory()
 

@@ -5,7 +5,7 @@ import trio
 
 from mailprobe.bench.world.fake_network import open_fake_network
 from mailprobe.bench.world.faults import ReplyFault, StaySilent
-from mailprobe.bench.world.host_behaviours import Turn
+from mailprobe.bench.world.host_behaviours import Turning
 from mailprobe.bench.world.host_profiles import NO_PIPELINING
 from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine.smtp.catchall import DomainAcceptance, DomainAtHost
@@ -41,7 +41,7 @@ async def test_an_acceptance_whose_control_is_not_answered_stands_at_the_deadlin
 
 async def test_an_acceptance_is_unknown_where_the_control_is_accepted_too(autojump_clock):
     async with open_fake_network() as network:
-        network.add("shop.test", MailHost(turn=Turn(5)))
+        network.add("shop.test", MailHost(turn=Turning(5)))
         async with open_checked_engine(network, mint=lambda shape: "somebody.else") as engine:
             first = await verify(engine, "known@shop.test", *REFUSED)
             assert [fields_of(verdict) for verdict in first] == FIRST

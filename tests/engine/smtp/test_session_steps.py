@@ -73,6 +73,7 @@ class Host:
     controls: HostControls = field(default_factory=HostControls)
     renamings: Renamings = field(default_factory=Renamings)
     waiting: FairQueue[Probe] = field(default_factory=FairQueue)
+    behind: int = 0
     domain: DomainAcceptance = field(
         default_factory=lambda: DomainAcceptance(DomainAtHost("shop.test"))
     )

@@ -23,7 +23,7 @@ from mailprobe.bench.lab.internet import SENDER
 from mailprobe.bench.lab.sequences import KINDS, SequenceKind, build_site
 from mailprobe.bench.world.defended_hosts import DEFENDED_HOSTS, defended_host
 from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
-from mailprobe.bench.world.host_behaviours import Turn
+from mailprobe.bench.world.host_behaviours import Turning
 from mailprobe.bench.world.host_defences import Defence
 from mailprobe.bench.world.host_profiles import NO_PIPELINING, limited_host, new_host
 from mailprobe.bench.world.mail_host import EHLO_LINES, MailHost
@@ -78,7 +78,7 @@ def _turning_host(rng: random.Random) -> MailHost:
     return MailHost(
         latency_s=rng.choice((0.0, 0.02, 0.1)),
         ehlo_lines=rng.choice((EHLO_LINES, NO_PIPELINING)),
-        turn=Turn(
+        turn=Turning(
             refusals=rng.choice((3, 5, 8)),
             reply=rng.choice((None, "550 5.1.1 User unknown")),
             each_connection=rng.random() < 0.5,

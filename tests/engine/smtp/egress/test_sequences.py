@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 import trio
 
-from mailprobe.bench.world.host_behaviours import Turn
+from mailprobe.bench.world.host_behaviours import Turning
 from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Answer
 from mailprobe.engine.egress import Egress
@@ -58,7 +58,7 @@ async def test_a_host_that_turns_on_one_egress_is_not_believed_by_the_next(
     """It bans the sender or the network, not the address: so it refuses everybody, by each way."""
     rows = [Egress(name, weight=1e9 if name == first else 1) for name in "ab"]
     async with open_world() as world:
-        turn = Turn(3, reply=UNKNOWN, rest_s=rest_s)
+        turn = Turning(3, reply=UNKNOWN, rest_s=rest_s)
         [domain] = world.add(1, turn=turn, latency_s=0.02)
         async with open_engine_of(world, *rows) as engine:
             texts = [f"known{number}@{domain}" for number in range(3)]

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
-from mailprobe.bench.world.host_behaviours import Turn
+from mailprobe.bench.world.host_behaviours import Turning
 from mailprobe.bench.world.host_defences import Defence
 from mailprobe.bench.world.mail_host import HostAddress, MailHost
 from mailprobe.engine import Answer, open_answers
@@ -396,7 +396,7 @@ REFUSES = "550 5.1.1 <{rcpt}>: no such mailbox here"
 async def test_a_list_gets_nearly_all_answers_of_a_host_that_turns_once(autojump_clock, reply):
     """It comes back when the host judges again, and asks each address a few times."""
     async with open_fake_network() as network:
-        host = neutral_host(turn=Turn(20, reply=reply, rest_s=HOUR_S))
+        host = neutral_host(turn=Turning(20, reply=reply, rest_s=HOUR_S))
         network.add("shop.test", host)
         async with open_checked_engine(network) as engine:
             found = await ask_list(engine, mixed(80, 0.5))
@@ -408,7 +408,7 @@ async def test_a_list_gets_nearly_all_answers_of_a_host_that_turns_once(autojump
 @pytest.mark.parametrize("passes", [1, 2])
 async def test_addresses_that_wait_at_a_host_that_turns_come_back(autojump_clock, passes):
     async with open_fake_network() as network:
-        network.add("shop.test", neutral_host(turn=Turn(3, reply=REFUSES)))
+        network.add("shop.test", neutral_host(turn=Turning(3, reply=REFUSES)))
         async with open_checked_engine(network) as engine:
             found = await ask_list(engine, mixed(80, 0.3), passes=passes)
     left = [each for each in found.answers.values() if each.verdict.status == "unknown"]
@@ -431,7 +431,7 @@ async def test_addresses_that_wait_at_a_host_that_turns_come_back(autojump_clock
 )
 async def test_a_host_that_turns_leads_to_no_wrong_verdict(autojump_clock, after, reply, deferred):
     async with open_fake_network() as network:
-        network.add("shop.test", neutral_host(turn=Turn(after, reply=reply, rest_s=1_800.0)))
+        network.add("shop.test", neutral_host(turn=Turning(after, reply=reply, rest_s=1_800.0)))
         texts = mixed(100, 0.3)
         async with open_checked_engine(network) as engine:
             if deferred:

@@ -132,6 +132,25 @@ def test_random_names_leave_an_hour_to_the_rows_that_wait():
     assert host.room(NAME, "me", later) == 6  # of 100 rows 17.5 are refused
 
 
+def test_random_names_leave_to_queued_rows_a_part_of_an_hour_and_of_a_share():
+    hourly = tolerance_of(limits=RefusalLimits(tolerance=64, hour=24), shared=True)
+    ask(hourly, accepted=100)
+    assert hourly.room(NAME, "me", T0) == 24
+    assert hourly.room(NAME, "me", T0, queued=10) == 23  # an acceptance needs one that is left
+    assert hourly.is_spent(NAME, "me", T0, queued=2_000)
+    half = tolerance_of(limits=RefusalLimits(tolerance=64, share=0.5), shared=True)
+    ask(half, accepted=12, refused=2)
+    assert half.room(NAME, "me", T0) == 9
+    assert half.room(NAME, "me", T0, queued=100) == 1
+
+
+def test_random_names_of_requests_leave_half_of_an_hours_limit():
+    host = tolerance_of(limits=RefusalLimits(tolerance=64, hour=24), shared=True)
+    ask(host, accepted=12, refused=12)
+    assert host.is_spent(LONE_NAME, "me", T0)
+    assert host.room(REQUEST, "me", T0) == 12
+
+
 def test_a_random_name_costs_one_and_a_control_of_a_living_address_nothing():
     host = tolerance_of(shared=True)
     assert host.room(NAME, "me", T0) == 16

@@ -1,0 +1,51 @@
+"""Whose mail host it is, and on which software it runs, as far as known: its row of the operators."""
+
+from ..controls import COUNTED_S, HostControls
+from ..host_policy import Terms
+from ..operators import OTHERS, MailOperator, MailOperators
+from ..throttle import HostConnections
+from ..tolerance.host import Tolerance
+from ..tolerance.limits import HOUR_S, RefusalLimits
+
+
+class HostIdentity:
+    """What the names and the words of one mail host tell of it, and what follows from that."""
+
+    __slots__ = ("_budget", "_controls", "_rows", "_site")
+
+    def __init__(self, rows: MailOperators, budget: Tolerance, controls: HostControls) -> None:
+        self._rows = rows
+        self._budget = budget
+        self._controls = controls
+        self._site: MailOperator | None = None
+
+    @property
+    def site_id(self) -> str | None:
+        """The operator whose rules read its replies."""
+        return self._site.id if self._site else None
+
+    def named(self, name: str, terms: Terms, connections: HostConnections) -> None:
+        """This is one of its names: apply its operator's policy."""
+        site = self._rows.find(name)
+        if site is None or site == self._site:
+            return
+        self._site = site
+        if site.refusals is not None:
+            self._limit(site.refusals, site.id)
+        if site.one_each:
+            terms.limits.declare_one_each()
+        if site.connections_max is not None:
+            connections.cap(site.connections_max)
+
+    def recognise(self, text: str, *, refuses: bool = False) -> None:
+        """It greets so, or refuses a recipient so: that may tell its software, if nothing has yet."""
+        if self._budget.label in ("", OTHERS):
+            software = self._rows.refuses_as(text) if refuses else self._rows.greets_as(text)
+            if software is not None:
+                self._limit(software.limits, software.id)
+
+    def _limit(self, limits: RefusalLimits, label: str) -> None:
+        """A row that limits an hour tells how the host defends itself: it is trusted so far in each."""
+        self._budget.set_limits(limits, label)
+        if limits.hour is not None:
+            self._controls.trust(limits.hour * round(COUNTED_S / HOUR_S))

@@ -1,0 +1,33 @@
+"""A mail host that bans by the share that it refuses of what it is asked within an hour. Pure."""
+
+from collections import deque
+from math import ceil
+
+from .limits import HOUR_S
+
+ANSWER_S = 10.0  # an answer comes so long after its recipient, at most
+SHARE_FROM = 5  # recipients sent before a share of them is judged: no guard bans at fewer
+COUNTED_MAX = 20_000  # recipients
+
+
+class HourlyShare:
+    """The recipients that were answered within the hour, counted where a share is limited."""
+
+    __slots__ = ("_answered",)
+
+    def __init__(self) -> None:
+        self._answered: deque[float] = deque(maxlen=COUNTED_MAX)
+
+    def answered(self, now: float) -> None:
+        self._answered.append(now)
+
+    def left(self, share: float, refused: int, under_way: int, now: float) -> int:
+        """The most recipients of which all may be refused, with the share still below its limit."""
+        # The host has counted them sooner than their answers came.
+        while self._answered and self._answered[0] <= now - HOUR_S + ANSWER_S:
+            self._answered.popleft()
+        sent, refused = len(self._answered) + under_way, refused + under_way
+        below = -int(-(share * sent - refused) // (1 - share)) - 1
+        # The first that is judged is judged with all before it.
+        first = min(SHARE_FROM - sent, ceil(share * (SHARE_FROM + 1)) - 1 - refused)
+        return max(0, below, first)
