@@ -1,13 +1,12 @@
 """Accounts and their keys: the contract, and the SQL that both databases share."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from uuid import uuid4
 
 from . import audit
 from .audit import Act, ActKind
-from .base.checks import at_most, check_changes
 from .base.columns import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,
@@ -19,7 +18,7 @@ from .base.columns import (
     origins_column,
 )
 from .commands import CreateKey, FindCaller
-from .contract import KEY_USE_EVERY, LISTED_MAX
+from .contract import KEY_USE_EVERY, LISTED_MAX, WINDOW, at_most
 from .database import Database, NotUnique
 from .list_jobs import lists
 from .records import (
@@ -43,6 +42,7 @@ CHANGES: Mapping[ActKind, Sequence[str]] = {
     "caps_changed": ("soft_cap_micros", "hard_cap_micros"),
     "alerts_changed": ("alerts",),
 }
+CHANGEABLE = {field.name for field in fields(Account)} - {"id", "created_at"}
 KEYS_NOTED_MAX = 500  # in one transaction: some milliseconds, so that no request waits long
 
 
@@ -135,6 +135,13 @@ def change_account(
     return find_account(db, account_id)
 
 
+def check_changes(changes: dict[str, object]) -> None:
+    """Raise TypeError if a name is not a changeable field of Account."""
+    fixed = changes.keys() - CHANGEABLE
+    if fixed:
+        raise TypeError(f"an account has no {', '.join(sorted(fixed))} to change")
+
+
 def _acts_of(before: Account, changes: Mapping[str, object]) -> list[Act]:
     """The acts of a change of an account: one for each kind, with what is other than before."""
     acts = []
@@ -169,6 +176,16 @@ def find_accounts(db: Database, text: str = "", *, skip: int = 0, limit: int) ->
         {"text": text.lower(), "limit": at_most(LISTED_MAX, limit), "skip": max(0, skip)},
     )
     return [account_of(row) for row in rows]
+
+
+def next_key_at(made: Sequence[datetime], keys_per_minute_max: int) -> datetime | None:
+    """Return when the next key may be created; None if at once.
+
+    `made` are the instants of the keys created within the last minute.
+    """
+    if len(made) < keys_per_minute_max:
+        return None
+    return sorted(made)[len(made) - keys_per_minute_max] + WINDOW
 
 
 def new_key(command: CreateKey, now: datetime) -> Key:

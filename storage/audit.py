@@ -13,9 +13,8 @@ from datetime import datetime, timedelta
 from typing import Literal
 from uuid import uuid4
 
-from .base.checks import at_most
 from .base.columns import instant, micros
-from .contract import LISTED_MAX
+from .contract import LISTED_MAX, at_most
 from .database import Database, Row
 from .records import Actor
 from .store_part import StorePart

@@ -38,6 +38,11 @@ IDEMPOTENCY_KEPT_MAX = timedelta(days=1)  # the answer to a request with an idem
 RECEIVERS_KEPT = timedelta(days=1)  # after the last attempt: the longest wait between two attempts
 
 
+def at_most(most: int, limit: int) -> int:
+    """Clamp `limit` to the range from 0 to `most`."""
+    return max(0, min(limit, most))
+
+
 def is_postgres(url_or_path: str | Path) -> bool:
     """Return whether this is the URL of a PostgreSQL database."""
     return str(url_or_path).startswith(POSTGRES)

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TypeVar
 
-from .base.checks import at_most, check_outcome
 from .base.columns import JOB_COLUMNS, attempt_of, job_of, micros
 from .commands import (
     AbandonJob,
@@ -19,7 +18,7 @@ from .commands import (
     PostponeJob,
     ResendJob,
 )
-from .contract import ID_PREFIX_MIN, LISTED_MAX, RECEIVERS_MAX
+from .contract import ID_PREFIX_MIN, LISTED_MAX, RECEIVERS_MAX, at_most
 from .database import Database
 from .records import (
     Attempt,
@@ -159,6 +158,15 @@ def list_attempts(db: Database, job_id: str) -> list[Attempt]:
     return [attempt_of(row) for row in rows]
 
 
+def _check_outcome(state: JobState, due_at: datetime | None) -> None:
+    """Raise ValueError if the state after an attempt does not fit `due_at`.
+
+    Only a `delivering` job has a `due_at`, and an attempted job is never `pending`.
+    """
+    if state == "pending" or (state == "delivering") != (due_at is not None):
+        raise ValueError(f"a job that was tried cannot be {state} and due at {due_at}")
+
+
 class JobStore(StorePart):
     """The part of the store that keeps jobs and their attempts."""
 
@@ -236,7 +244,7 @@ class JobStore(StorePart):
         False as with `job_verified`, for a job that is not delivering. Raises
         ValueError for `pending`, for `delivering` without `due_at`, for an end with it.
         """
-        check_outcome(state, due_at)
+        _check_outcome(state, due_at)
         return await self._execute(JobAttempted(claim, attempt, state, due_at))
 
     async def postpone_job(self, claim: Claim, due_at: datetime) -> bool:

@@ -2,10 +2,9 @@
 
 from datetime import datetime, timedelta
 
-from .base.checks import at_most, check_sent
 from .base.columns import MESSAGE_COLUMNS, MESSAGE_FIELDS, message_of, micros
 from .commands import EnqueueMessage
-from .contract import LISTED_MAX
+from .contract import LISTED_MAX, at_most
 from .database import Database
 from .records import MessageKind, OutboxMessage
 from .store_part import StorePart
@@ -61,6 +60,12 @@ def extend_message(db: Database, message: OutboxMessage, *, lease_s: float) -> b
         },
     )
     return bool(extended)
+
+
+def check_sent(sent: bool, due_at: datetime | None) -> None:
+    """Raise ValueError if a message is both sent and due again."""
+    if sent and due_at is not None:
+        raise ValueError("a message that was sent is not due again")
 
 
 def message_attempted(

@@ -8,9 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from .base.checks import as_kept
 from .commands import EncryptedFirst
-from .contract import StoreBroken
+from .contract import ANSWER_OCTETS_MAX, StoreBroken
 from .list_records import ListClaim
 from .records import Answered, Claim, FirstAnswer, IdempotencyRecord
 from .transaction import Executor
@@ -92,8 +91,15 @@ def encrypted_first(cipher: "Cipher", first: FirstAnswer) -> EncryptedFirst:
     return EncryptedFirst(first.once, encrypted_answer(cipher, first.once, first.answer))
 
 
+def _as_kept(answer: Answered) -> Answered:
+    """Return the answer as it is stored: without its body if that exceeds ANSWER_OCTETS_MAX."""
+    if answer.body is not None and len(answer.body) > ANSWER_OCTETS_MAX:
+        return replace(answer, body=None)
+    return answer
+
+
 def encrypted_answer(cipher: "Cipher", idempotency: IdempotencyRecord, answer: Answered) -> bytes:
     """Encrypt an answer for its column, without a body that is too large."""
     return cipher.close(
-        packed(as_kept(answer)), idempotency_context(idempotency.account_id, idempotency.key)
+        packed(_as_kept(answer)), idempotency_context(idempotency.account_id, idempotency.key)
     )

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from datetime import date
 from typing import TypeVar
 
-from .base.checks import at_most, check_units
 from .base.columns import usage_row_of
 from .commands import (
     Extend,
@@ -14,7 +13,7 @@ from .commands import (
     Settle,
     Spend,
 )
-from .contract import USAGE_ROWS_MAX
+from .contract import USAGE_ROWS_MAX, at_most
 from .database import Database, Row
 from .list_records import ChunkPart
 from .records import (
@@ -74,6 +73,12 @@ def list_usage(db: Database, account_id: str, *, limit: int) -> list[UsageRow]:
     return [usage_row_of(row) for row in rows[:limit]]
 
 
+def _check_units(units: int) -> None:
+    """Raise ValueError if fewer than one unit is to be reserved."""
+    if units < 1:
+        raise ValueError(f"{units} units cannot be reserved")
+
+
 class UsageStore(StorePart):
     """The part of the store that counts."""
 
@@ -97,7 +102,7 @@ class UsageStore(StorePart):
         `lease_s` is given back: its units leave the quota and `reserved`. The sliding
         window keeps what was granted, used or not. Raises ValueError for less than one unit.
         """
-        check_units(units)
+        _check_units(units)
         return await self._execute(Reserve(caller, units, check_limits, lease_s))
 
     async def extend(self, reservation: Reservation, *, lease_s: float) -> None:
@@ -154,7 +159,7 @@ class UsageStore(StorePart):
         behind, and it costs half as much as the two calls. `first` as in `settle`, stored
         only if the units are granted. Raises ValueError for rows of less than one unit.
         """
-        check_units(units_of(rows))
+        _check_units(units_of(rows))
         answer = self._encrypted(first)
         return await self._execute(Spend(caller, rows, check_limits, emit_meter_event, answer))
 

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from ..accounts import new_key
-from ..base.checks import next_key_at
+from ..accounts import new_key, next_key_at
 from ..base.columns import (
     ACCOUNT_COLUMNS,
     ACCOUNT_FIELDS,

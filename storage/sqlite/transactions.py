@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from .. import commands
-from ..accounts import insert_key, new_key
-from ..base.checks import next_key_at
+from ..accounts import insert_key, new_key, next_key_at
 from ..base.columns import instant, micros
 from ..commands import CreateKey, StoreCommand
 from ..contract import WINDOW, KeyCreationTooFast, KeyLimitReached

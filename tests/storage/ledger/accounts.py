@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import uuid4
 
-from mailprobe.storage.base.checks import check_changes, next_key_at
+from mailprobe.storage.accounts import check_changes, next_key_at
 from mailprobe.storage.commands import (
     CreateKey,
     EncryptedFirst,

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from mailprobe.storage.base.checks import at_most
 from mailprobe.storage.base.claim_order import (
     FAILING_AFTER,
     HANGS_AFTER,
@@ -25,7 +24,7 @@ from mailprobe.storage.commands import (
     PostponeJob,
     ResendJob,
 )
-from mailprobe.storage.contract import LISTED_MAX, RECEIVERS_KEPT
+from mailprobe.storage.contract import LISTED_MAX, RECEIVERS_KEPT, at_most
 from mailprobe.storage.records import (
     Attempt,
     Caller,

@@ -4,11 +4,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from mailprobe.storage.base.checks import at_most, check_sent
 from mailprobe.storage.commands import (
     EnqueueMessage,
 )
-from mailprobe.storage.contract import LISTED_MAX, MESSAGES_KEPT_MAX, METER_REST_S, METER_SLOT_S
+from mailprobe.storage.contract import (
+    LISTED_MAX,
+    MESSAGES_KEPT_MAX,
+    METER_REST_S,
+    METER_SLOT_S,
+    at_most,
+)
+from mailprobe.storage.outbox import check_sent
 from mailprobe.storage.records import EPOCH, Account, MessageKind, OutboxMessage, message_id
 from tests.storage.ledger.claim_queue import ClaimQueue
 from tests.storage.ledger.idempotency import ModelIdempotency

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
-from mailprobe.storage.base.checks import at_most
 from mailprobe.storage.base.periods import day_of, month_of, period_bounds, period_start_of
 from mailprobe.storage.commands import (
     Extend,
@@ -16,7 +15,13 @@ from mailprobe.storage.commands import (
     Settle,
     Spend,
 )
-from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT, USAGE_ROWS_MAX, WINDOW
+from mailprobe.storage.contract import (
+    REFUSALS_SINGLE_MAX,
+    SETTLED_KEPT,
+    USAGE_ROWS_MAX,
+    WINDOW,
+    at_most,
+)
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import (
     DAY_LIGHTS,
