@@ -1,10 +1,11 @@
 """Usage: what is reserved, settled, counted and logged. Writing it is each database's own."""
 
 from collections.abc import Callable, Sequence
-from datetime import date
+from datetime import date, datetime, timedelta
+from functools import lru_cache
 from typing import TypeVar
 
-from .base.columns import usage_row_of
+from .base.columns import day_of, midnight, usage_row_of
 from .commands import (
     Extend,
     LogRefusal,
@@ -17,6 +18,7 @@ from .contract import USAGE_ROWS_MAX, at_most
 from .database import Database, Row
 from .list_records import ChunkPart
 from .records import (
+    Account,
     Caller,
     DayCount,
     FirstAnswer,
@@ -30,6 +32,52 @@ from .transaction import read
 
 R = TypeVar("R")
 SHOWN = "at, operation, status, failed_check, units, billable, latency_ms"
+
+
+# the month and the billing period of an instant, in UTC; pure
+
+
+def month_of(at: datetime) -> date:
+    """Return the first day of the instant's UTC month."""
+    return day_of(at).replace(day=1)
+
+
+def month_bounds(at: datetime) -> tuple[datetime, datetime]:
+    """Return the first instant of the month, and the first one after it."""
+    return _bounds(month_of(at))
+
+
+@lru_cache(64)  # needed at each request
+def _bounds(first: date) -> tuple[datetime, datetime]:
+    after = (first + timedelta(days=31)).replace(day=1)
+    return midnight(first), midnight(after)
+
+
+def period_bounds(account: Account, at: datetime) -> tuple[datetime, datetime]:
+    """Return the subscription's period as the account has it, else the UTC month: (start, end).
+
+    The billing provider starts the next period: a period that is over stays until the
+    account changes.
+    """
+    if account.current_period_start and account.current_period_end:
+        return account.current_period_start, account.current_period_end
+    return month_bounds(at)
+
+
+def period_start_of(account: Account, at: datetime) -> datetime | None:
+    """Return the start of the subscription's period that a verification at this instant belongs to.
+
+    A verification after the period's end belongs to the next period, which begins there
+    even if the provider's event has not arrived yet. None if there is no subscription, or
+    the instant is before the known period.
+    """
+    start, end = account.current_period_start, account.current_period_end
+    if start is None or end is None or at < start:
+        return None
+    return start if at < end else end
+
+
+# the methods of the store
 
 
 def count_days(db: Database, account_id: str, first: date, last: date) -> list[DayCount]:

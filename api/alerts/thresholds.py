@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from mailprobe.storage.base.periods import month_bounds
 from mailprobe.storage.records import Account, Ledger, Tier
+from mailprobe.storage.usage import month_bounds
 
 from ..quota.plans import PricingPlan
 from ..quota.pricing import overage_micros

@@ -1,8 +1,11 @@
-"""Conversion between records and database columns, which have the same names in both databases."""
+"""Conversion between records and database columns, which have the same names in both databases.
+
+An instant is microseconds since 1970, and a day is one of UTC.
+"""
 
 from collections.abc import Sequence
 from dataclasses import fields
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from ..records import (
@@ -76,6 +79,26 @@ def micros(at: datetime) -> int:
 def instant(count: int) -> datetime:
     """Return the instant for so many microseconds since 1970, in UTC."""
     return EPOCH + timedelta(microseconds=count)
+
+
+def day_of(at: datetime) -> date:
+    """Return the UTC day of an instant."""
+    return at.date() if at.tzinfo is UTC else at.astimezone(UTC).date()
+
+
+def day_start(at: datetime) -> datetime:
+    """Return the first instant of the instant's UTC day."""
+    return midnight(day_of(at))
+
+
+def midnight(day: date) -> datetime:
+    """Return the first instant of a UTC day."""
+    return datetime.combine(day, time(), UTC)
+
+
+def kept_since(now: datetime, days: int) -> datetime:
+    """Return the earliest instant within a retention of so many UTC days, today included."""
+    return midnight(day_of(now) - timedelta(days=days - 1))
 
 
 def column(value: object) -> object:

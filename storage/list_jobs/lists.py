@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 
 from .. import audit
 from ..audit import Act
-from ..base.columns import instant, micros
+from ..base.columns import day_start, instant, micros
 from ..base.columns import is_test as is_test_of
 from ..base.lease_holders import is_gone
-from ..base.periods import day_start
 from ..commands import EncryptedFirst
 from ..contract import (
     LISTED_MAX,

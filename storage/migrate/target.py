@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg import sql
 
-from ..base.columns import instant
+from ..base.columns import day_of, instant
 from ..base.encryption import Cipher
-from ..base.periods import day_of
 from ..contract import DatabaseInUse, StoreBroken
 from ..postgres.driver.partitions import LINES, USAGE, Partitions
 from ..postgres.driver.schema import MOVING, prepare

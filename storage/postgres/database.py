@@ -10,8 +10,7 @@ from typing import TypeVar
 
 from psycopg import errors
 
-from ..base.columns import instant
-from ..base.periods import day_of
+from ..base.columns import day_of, instant
 from ..database import NotUnique, Row, Values
 from ..records import Caller
 from . import accounts

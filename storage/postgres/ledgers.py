@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import TypeVar
 
 from ..base.columns import instant, micros
-from ..base.periods import month_of, period_bounds, period_start_of
 from ..commands import ReadLedger
 from ..database import Row
 from ..records import Account, Ledger, Tier, UsageRow, Window
+from ..usage import month_of, period_bounds, period_start_of
 from . import rate_window as windows
 from .driver.server import NOW, TransactionConnection, Writes
 from .rate_window import Held, PostgresWindow

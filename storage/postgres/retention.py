@@ -7,8 +7,7 @@ from datetime import date, datetime, timedelta
 from typing import get_args
 from uuid import UUID
 
-from ..base.columns import micros
-from ..base.periods import day_of, kept_since
+from ..base.columns import day_of, kept_since, micros
 from ..records import Tier
 from ..upkeep.retention import RECLAIMED as SHARED
 from ..upkeep.retention import Part

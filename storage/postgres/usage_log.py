@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from ..base.columns import micros, usage_values
-from ..base.periods import day_of, month_of, period_start_of
+from ..base.columns import day_of, micros, usage_values
 from ..records import DAY_LIGHTS, DayLight, UsageRow
+from ..usage import month_of, period_start_of
 from .driver.partitions import USAGE, check_partitions
 from .driver.server import TransactionConnection, Writes
 from .ledgers import LedgerCaller

@@ -6,8 +6,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from ..base.columns import micros
-from ..base.periods import kept_since
+from ..base.columns import kept_since, micros
 from ..records import Tier
 from ..upkeep import retention as shared
 from . import job_partitions, rate_window

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import TypeVar
 
-from ..base.columns import instant, micros, usage_values
-from ..base.periods import day_of, month_of, period_bounds, period_start_of
+from ..base.columns import day_of, instant, micros, usage_values
 from ..commands import Extend, LogRefusal, ReadLedger, Reserve, Settle, Spend
 from ..contract import REFUSALS_SINGLE_MAX, WINDOW
 from ..database import Row
@@ -22,6 +21,7 @@ from ..records import (
     Window,
     units_of,
 )
+from ..usage import month_of, period_bounds, period_start_of
 from . import idempotency as idempotency_records
 from . import rate_window
 from .database import SqliteDatabase

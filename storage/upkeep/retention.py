@@ -9,8 +9,7 @@ from functools import partial
 from typing import Any
 
 from ..audit import AUDIT_KEPT
-from ..base.columns import micros
-from ..base.periods import day_of, kept_since
+from ..base.columns import day_of, kept_since, micros
 from ..bounces import BOUNCES_KEPT
 from ..contract import (
     IDEMPOTENCY_KEPT_MAX,

@@ -5,12 +5,11 @@ of its rows.
 """
 
 from collections.abc import Iterable, Set
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, timedelta
 
 from psycopg import errors, sql
 
-from ...base.columns import micros
-from ...base.periods import day_of
+from ...base.columns import day_of, micros, midnight
 from .server import TransactionConnection
 
 AHEAD_DAYS = 3  # each run of apply_retention() creates them
@@ -95,7 +94,7 @@ def table_of(day: Day) -> sql.Identifier:
 
 
 def first_instant_of(day: date) -> int:
-    return micros(datetime.combine(day, time(), UTC))
+    return micros(midnight(day))
 
 
 def _make(db: TransactionConnection, day: Day) -> None:

@@ -13,8 +13,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import trio
 
 from mailprobe.storage import accounts, commands, jobs, outbox, usage
+from mailprobe.storage.base.columns import kept_since
 from mailprobe.storage.base.encryption import KEY_OCTETS, Cipher
-from mailprobe.storage.base.periods import kept_since
 from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
 from mailprobe.storage.store import Store

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
 
-from mailprobe.storage.base.periods import day_of, month_of, period_bounds, period_start_of
+from mailprobe.storage.base.columns import day_of
 from mailprobe.storage.commands import (
     Extend,
     LogRefusal,
@@ -35,6 +35,7 @@ from mailprobe.storage.records import (
     UsageRow,
     units_of,
 )
+from mailprobe.storage.usage import month_of, period_bounds, period_start_of
 from tests.storage.ledger.outbox import ModelOutbox
 
 R = TypeVar("R")
