@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from .base.schema_state import SchemaState
-from .contract import STANDARD_SIZE, StoreSize, is_postgres, shown
+from .contract import STANDARD_SIZE, SchemaState, StoreSize, is_postgres, shown
 from .store import Store
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Promises of every store: its location, its limits, its retention and its errors.
+"""Promises of every store: its location, its schema, its limits, its retention and its errors.
 
 The methods are those of `Store` (mailprobe.storage.store). Arguments that end in `_s` are
 seconds, names that end in `_S` too.
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from mailprobe.release import version
 
 from .records import MessageKind
 
@@ -71,6 +73,52 @@ class StoreSize:
 
 
 STANDARD_SIZE = StoreSize()
+
+
+# Schemas are numbered by their migration scripts, and a program migrates an older one when it
+# starts. A database keeps the version that first gave it each schema, so that an older program
+# can name the version that reads it.
+VERSIONS = (
+    "CREATE TABLE IF NOT EXISTS schema_versions (schema integer PRIMARY KEY, version text NOT NULL)"
+)
+NEWEST = "SELECT schema, version FROM schema_versions ORDER BY schema DESC LIMIT 1"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaState:
+    """A database's schema, the newest that this program knows, and who first wrote the former."""
+
+    database: str  # without a password
+    found: int  # 0: there is no database, or an empty one
+    known: int
+    written_by: str | None = None
+
+    @property
+    def is_newer(self) -> bool:
+        return self.found > self.known
+
+    @property
+    def is_older(self) -> bool:
+        return 0 < self.found < self.known
+
+    def __str__(self) -> str:
+        """One line: what a start of this program would do, and where it cannot, what would."""
+        if self.is_newer:
+            return (
+                f"{self.database} has schema {self.found} of a newer version of this program; this"
+                f" one, {version()}, reads up to {self.known}: use {self.written_by or 'the newer'}"
+                f"{' or newer' if self.written_by else ' one'}, or a backup from before the upgrade"
+            )
+        if not self.found:
+            return (
+                f"{self.database}: no tables yet; a start of {version()} makes schema {self.known}"
+            )
+        if self.is_older:
+            return (
+                f"{self.database} has schema {self.found}; a start of {version()} migrates it to"
+                f" {self.known}, which an older version does not read"
+            )
+        return f"{self.database} has schema {self.found}, which {version()} uses: nothing to do"
 
 
 class StoreUnavailable(Exception):

@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING
 
 from mailprobe.release import version as program_version
 
-from ..base.schema_state import NEWEST, VERSIONS, SchemaState
 from ..contract import (
     DEFAULT_FOLDER,
+    NEWEST,
+    VERSIONS,
     DatabaseInUse,
+    SchemaState,
     StoreBroken,
     StoreFull,
     StoreUnavailable,

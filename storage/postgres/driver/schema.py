@@ -13,8 +13,7 @@ import psycopg
 from mailprobe.release import version as program_version
 
 from ...base.encryption import CHECK_NAME, Cipher, check_value, is_key_of
-from ...base.schema_state import NEWEST, VERSIONS, SchemaState
-from ...contract import StoreBroken
+from ...contract import NEWEST, VERSIONS, SchemaState, StoreBroken
 from .server import SCHEMA, PostgresServer, TransactionConnection
 
 SCRIPTS = Path(__file__).parents[2] / "schema" / "postgres"
