@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Generic, Self, TypeVar, TypeVarTuple
 
-from .base.lease_allocation import LeaseRequest
 from .list_records import ChunkPart
 from .records import (
     SERVICE,
@@ -29,6 +28,7 @@ from .records import (
     JobState,
     Key,
     KeyKind,
+    LeaseRequest,
     Ledger,
     MessageKind,
     Reservation,

@@ -377,6 +377,20 @@ def message_id(kind: MessageKind, account_id: str, name: str) -> str:
     return f"{kind} {account_id} {name}"
 
 
+# connection leases
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """What a process wants of an address: connections to keep (`held`) and in all (`requested`).
+
+    Both are absolute: repeating a request changes nothing but the lease's end.
+    """
+
+    held: int
+    requested: int
+
+
 # the audit log
 
 

@@ -25,9 +25,10 @@ from trio.lowlevel import checkpoint
 
 from mailprobe.engine.background import log_fault, running_loops
 from mailprobe.engine.smtp.connection_budget import PermitHolder
-from mailprobe.storage.base.lease_allocation import LOST_S, LeaseRequest
 from mailprobe.storage.base.lease_holders import new_holder
 from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.leases import LOST_S
+from mailprobe.storage.records import LeaseRequest
 from mailprobe.storage.store import Store
 
 log = logging.getLogger("mailprobe.leases")

@@ -11,10 +11,9 @@ from functools import cache
 from zlib import crc32
 
 from ..base.columns import micros
-from ..base.lease_allocation import GONE_S, Lease, allocate
 from ..base.lease_holders import is_gone
 from ..commands import LeaseConnections
-from ..leases import lease_of
+from ..leases import GONE_S, Lease, allocate, lease_of
 from .driver.process_lock import ProcessLock, ended_sessions
 from .driver.server import NOW, TransactionConnection
 

@@ -5,10 +5,9 @@ from datetime import datetime
 from functools import cache
 
 from ..base.columns import micros
-from ..base.lease_allocation import allocate
 from ..base.lease_holders import is_gone
 from ..commands import LeaseConnections
-from ..leases import lease_of
+from ..leases import allocate, lease_of
 
 DB = sqlite3.Connection
 

@@ -19,9 +19,8 @@ import trio
 
 from mailprobe.storage import audit, open_store, utc_now
 from mailprobe.storage.base.encryption import key_path
-from mailprobe.storage.base.lease_allocation import LeaseRequest
 from mailprobe.storage.contract import StoreUnavailable
-from mailprobe.storage.records import Caller, JobState, Ledger, Reservation, Work
+from mailprobe.storage.records import Caller, JobState, LeaseRequest, Ledger, Reservation, Work
 from mailprobe.storage.sqlite import file as sqlite_file
 from mailprobe.storage.store import Store
 from tests.storage.fixed_clock import (

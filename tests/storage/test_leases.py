@@ -8,7 +8,8 @@ import pytest
 import trio
 import trio.lowlevel
 
-from mailprobe.storage.base.lease_allocation import WAITING_S, LeaseRequest
+from mailprobe.storage.leases import WAITING_S
+from mailprobe.storage.records import LeaseRequest
 from mailprobe.storage.store import Store
 from tests.seeds import seeds
 from tests.storage.fixed_clock import NOON, RETENTION, Clock

@@ -30,8 +30,9 @@ from mailprobe.engine import (
 )
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.storage.base.columns import micros
-from mailprobe.storage.base.lease_allocation import GONE_S, LOST_S, LeaseRequest
 from mailprobe.storage.contract import StoreUnavailable
+from mailprobe.storage.leases import GONE_S, LOST_S
+from mailprobe.storage.records import LeaseRequest
 from mailprobe.storage.sqlite.memory import MemoryExecutor, MemoryStore
 from tests.engine.engine_runs import knowns, open_test_engine, verify
 from tests.engine.invariants import assert_whole

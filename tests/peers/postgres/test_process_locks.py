@@ -12,7 +12,8 @@ import trio
 from mailprobe.api.quota.connection_leases import TICK_S
 from mailprobe.bench.load.private_postgres import PrivatePostgres
 from mailprobe.storage import open_store
-from mailprobe.storage.base.lease_allocation import GONE_S, LeaseRequest
+from mailprobe.storage.leases import GONE_S
+from mailprobe.storage.records import LeaseRequest
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import query
 from tests.storage.child_processes import child, line_of

@@ -10,8 +10,7 @@ import pytest
 import trio
 
 from mailprobe.storage import open_store
-from mailprobe.storage.base.lease_allocation import LeaseRequest
-from mailprobe.storage.records import Caller, Ledger, Reservation
+from mailprobe.storage.records import Caller, LeaseRequest, Ledger, Reservation
 from mailprobe.storage.store import Store
 from tests.peers.postgres.database import assert_no_deadlock, query
 from tests.storage.child_processes import child, line_of, report

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.storage.base.lease_allocation import LeaseRequest
 from mailprobe.storage.contract import LEASES_MAX, WAITS_MAX, WINDOW, IdempotencyInProgress
 from mailprobe.storage.records import (
     DayCount,
     IdempotencyRecord,
+    LeaseRequest,
     Ledger,
     Reservation,
 )
