@@ -35,7 +35,7 @@ from .people.people import PeopleStore
 from .people.sign_ins import SignInStore
 from .records import Tier
 from .shared_cache import SharedCacheStore
-from .tolerances.store import ToleranceStore
+from .tolerances import ToleranceStore
 from .usage import UsageStore
 
 

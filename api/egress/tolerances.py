@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.tolerance.hosts import SpentBudget
-    from mailprobe.storage.tolerances.records import HostTolerance
+    from mailprobe.storage.tolerances import HostTolerance
 
 LEARNED_FROM_BAN = "learned from a ban"
 

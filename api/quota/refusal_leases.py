@@ -28,7 +28,7 @@ from mailprobe.engine.smtp.leases.refusal_leases import LEASE_S, TICK_S
 from mailprobe.storage.base.lease_holders import new_holder
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.store import Store
-from mailprobe.storage.tolerances.records import (
+from mailprobe.storage.tolerances import (
     NAME_MAX,
     HostKey,
     LearnedTolerance,

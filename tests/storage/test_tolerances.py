@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from mailprobe.storage.store import Store
-from mailprobe.storage.tolerances.records import (
+from mailprobe.storage.tolerances import (
     HOSTS_MAX,
     UNKNOWN,
     HostKey,

@@ -17,7 +17,7 @@ from mailprobe.engine.egress import Egress, Egresses
 from mailprobe.storage.audit import EntryFilter
 from mailprobe.storage.egresses import ReputationDay
 from mailprobe.storage.records import Actor
-from mailprobe.storage.tolerances.records import LearnedTolerance, RefusalRequest
+from mailprobe.storage.tolerances import LearnedTolerance, RefusalRequest
 from tests.api.pages.test_dashboard import PageClient, signed_in
 from tests.api.service_fixture import HttpAnswer, RunningService, open_shop
 

@@ -24,7 +24,7 @@ from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.sqlite.memory import MemoryStore
 from mailprobe.storage.store import Store
-from mailprobe.storage.tolerances.records import HostTolerance, LearnedTolerance, RefusalRequest
+from mailprobe.storage.tolerances import HostTolerance, LearnedTolerance, RefusalRequest
 from tests.engine.engine_runs import open_test_engine, verify
 from tests.engine.invariants import assert_whole
 from tests.seeds import seeds

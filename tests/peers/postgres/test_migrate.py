@@ -38,7 +38,7 @@ from mailprobe.storage.records import (
     Reservation,
 )
 from mailprobe.storage.store import Store
-from mailprobe.storage.tolerances.records import RefusalRequest, Refusals
+from mailprobe.storage.tolerances import RefusalRequest, Refusals
 from tests.peers.postgres.database import open_once, query
 from tests.storage.child_processes import ROOT
 from tests.storage.fixed_clock import (

@@ -11,7 +11,7 @@ import trio
 from mailprobe.storage import open_store
 from mailprobe.storage.egresses import EgressCount, EgressReport, ReplyCount
 from mailprobe.storage.shared_cache import NewFact
-from mailprobe.storage.tolerances.records import LearnedTolerance, RefusalRequest, Refusals
+from mailprobe.storage.tolerances import LearnedTolerance, RefusalRequest, Refusals
 from tests.api.cli.test_account import RunCli, printed_object, refused, run_cli
 
 __all__ = ["run_cli"]  # the fixture
