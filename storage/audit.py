@@ -15,10 +15,8 @@ from uuid import uuid4
 
 from .base.columns import instant, micros
 from .contract import LISTED_MAX, at_most
-from .database import Database, Row
+from .database import Database, Row, StorePart, read, write
 from .records import Actor
-from .store_part import StorePart
-from .transaction import read, write
 
 AUDIT_KEPT = timedelta(days=90)  # by then an address may be another person's
 # Of an account and a kind, the newest: with each kind, 40 MB an account. The kinds are counted

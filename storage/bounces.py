@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from .base.columns import instant, micros
-from .database import Database
-from .store_part import StorePart
-from .transaction import read
+from .database import Database, StorePart, read
 
 BOUNCES_KEPT = timedelta(days=90)  # by then a mailbox may have a new owner
 BOUNCES_MAX = 200_000  # of an account, the newest: 30 MB; to trim them takes some milliseconds

@@ -1,6 +1,6 @@
 """Calls that share a transaction with others, or that each database does in its own way.
 
-All other methods of the store are functions (mailprobe.storage.transaction). A method makes its
+All other methods of the store are functions (mailprobe.storage.database). A method makes its
 command, with every argument checked and every secret encrypted, and an executor runs it: in memory,
 in SQLite or in PostgreSQL. The type argument is the method's result; the method's docstring says what
 it promises. A module with a table of commands names its functions by `run_by`, so that mypy
@@ -13,8 +13,9 @@ that end in `_s` are seconds.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Generic, Self, TypeVar, TypeVarTuple
+from typing import Generic, TypeVar
 
+from .database import StoreCommand
 from .list_records import ChunkPart
 from .records import (
     SERVICE,
@@ -39,21 +40,7 @@ from .records import (
 )
 
 R = TypeVar("R")
-Context = TypeVarTuple("Context")  # what an executor passes before the command: connection, clock
 EncryptedClaim = tuple[Claim, bytes | None]  # a claim without its secret, and the encrypted secret
-
-
-class StoreCommand(Generic[R]):
-    """A call of a store that returns an R."""
-
-    __slots__ = ()
-
-    @classmethod
-    def run_by(
-        cls, function: Callable[[*Context, Self], R]
-    ) -> tuple[type[Self], Callable[[*Context, Any], R]]:
-        """Return an entry of an executor's table: this command, and the function that runs it."""
-        return cls, function
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,44 @@
-"""A transaction of either database, as the shared statements use it.
+"""A store method is a function of its transaction, in the module of its subject.
+
+    def end_pause(db: Database, kind: PauseKind, name: str) -> bool: ...
+
+    class PauseStore(StorePart):
+        unpause = write(end_pause)
+
+The method has the function's other arguments, its result, and its docstring, which is the contract. The
+function may run again after its transaction was rolled back: so it changes nothing but the database.
 
 Statements name their values `:name`. What a database needs more than the other, such as
-locks of rows, is a piece of SQL here that is empty in the other.
+locks of rows, is a piece of SQL of `Database` that is empty in the other.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Protocol
+from functools import wraps
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    TypeVarTuple,
+)
 
-from .records import Caller
+from .contract import StoreBroken
+from .list_records import ListClaim
+from .records import Caller, Claim
 
+if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
+    from .base.encryption import Cipher
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", Claim, ListClaim)
+Context = TypeVarTuple("Context")  # what an executor passes before the command: connection, clock
 Row = tuple[Any, ...]
 Values = Mapping[str, Any]
 
@@ -75,3 +104,90 @@ class Database(Protocol):
         """Take deleted jobs, each a state and a host, out of what counts an account's jobs."""
 
     def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]: ...
+
+
+class StoreCommand(Generic[R]):
+    """A call of a store that returns an R."""
+
+    __slots__ = ()
+
+    @classmethod
+    def run_by(
+        cls, function: Callable[[*Context, Self], R]
+    ) -> tuple[type[Self], Callable[[*Context, Any], R]]:
+        """Return an entry of an executor's table: this command, and the function that runs it."""
+        return cls, function
+
+
+Function = Callable[Concatenate[Database, P], R]
+
+
+class Executor(Protocol):
+    """Runs the transactions of a store. Everything raises StoreUnavailable within a second.
+
+    A cancelled caller receives the result of a transaction that has begun.
+    """
+
+    async def write(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the function in a transaction of its own; what it raises leaves no change."""
+        ...
+
+    async def read(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a function that changes nothing."""
+        ...
+
+    async def execute(self, command: StoreCommand[R]) -> R:
+        """Run a command, each in one transaction unless its method says otherwise."""
+        ...
+
+    def lease_session(self) -> int:
+        """See `LeaseStore.lease_session`; always the same if leases end only by themselves."""
+        ...
+
+
+class HasExecutor(Protocol):
+    """What has such methods."""
+
+    executor: Executor
+
+
+Method = Callable[Concatenate[HasExecutor, P], Awaitable[R]]
+
+
+def write(function: Function[P, R]) -> Method[P, R]:
+    """Return a method that runs the function in a transaction of its own."""
+
+    @wraps(function)
+    async def method(store: HasExecutor, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await store.executor.write(function, *args, **kwargs)
+
+    return method
+
+
+def read(function: Function[P, R]) -> Method[P, R]:
+    """Return a method that runs the function, which changes nothing."""
+
+    @wraps(function)
+    async def method(store: HasExecutor, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await store.executor.read(function, *args, **kwargs)
+
+    return method
+
+
+class StorePart:
+    """The base of the parts of `Store`: has the executor, and encrypts what must be read again."""
+
+    def __init__(self, executor: Executor, cipher: "Cipher") -> None:
+        self.executor = executor
+        self._execute = executor.execute
+        self._cipher = cipher
+
+    def _with_secret(self, claim: C, encrypted: bytes | None, context: str) -> C:
+        """The claim with its secret, or marked if another key has encrypted it."""
+        if encrypted is None:
+            return claim
+        try:
+            secret = self._cipher.open(encrypted, context).decode()
+        except StoreBroken:  # only this claim's secret; the others are readable
+            return replace(claim, undecryptable=True)
+        return replace(claim, secret=secret)

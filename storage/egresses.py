@@ -12,10 +12,8 @@ from typing import NamedTuple
 from . import audit
 from .audit import Act, ActKind
 from .base.columns import instant, micros
-from .database import Database
+from .database import Database, StorePart, read, write
 from .records import SERVICE, Actor
-from .store_part import StorePart
-from .transaction import read, write
 
 TRIAL_EVERY = timedelta(minutes=5)  # one address of a quarantined egress, over the fleet
 # Days and replies of an egress: so long is a month of warm-up seen, and who refused it.

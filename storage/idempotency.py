@@ -1,14 +1,79 @@
 """The first requests with idempotency keys, and their answers. The SQL is each database's own."""
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
 from .base.lease_holders import own_holder
-from .commands import BeginIdempotent, FinishIdempotent
-from .records import Answered, IdempotencyRecord
-from .store_part import (
-    StorePart,
-    encrypted_answer,
-    idempotency_context,
-    unpacked,
-)
+from .commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
+from .contract import ANSWER_OCTETS_MAX
+from .database import StorePart
+from .records import Answered, FirstAnswer, IdempotencyRecord
+
+if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
+    from .base.encryption import Cipher
+
+T = TypeVar("T")
+
+
+# an answer as it is stored
+
+
+def idempotency_context(account_id: str, key: str) -> str:
+    """The context of an answer: it cannot be moved to another account or key."""
+    return f"{account_id}\n{key}"
+
+
+def packed(answer: Answered) -> bytes:
+    """Serialise an answer: a line of JSON with status and headers, then the body."""
+    head = {"status": answer.status, "headers": answer.headers, "kept": answer.body is not None}
+    return json.dumps(head).encode() + b"\n" + (answer.body or b"")
+
+
+def unpacked(octets: bytes) -> Answered:
+    """Restore an answer from the octets that `packed` returned, or that of an earlier version.
+
+    That had an array in the place of the names: the status, the headers, and "not kept".
+    """
+    head, _, body = octets.partition(b"\n")
+    found = json.loads(head)
+    if isinstance(found, list):
+        found = {"status": found[0], "headers": found[1], "kept": len(found) == 2}
+    headers = tuple((name, value) for name, value in found["headers"])
+    return Answered(found["status"], headers, body if found["kept"] else None)
+
+
+def encrypted_first(cipher: "Cipher", first: FirstAnswer | None) -> EncryptedFirst | None:
+    """Encrypt a FirstAnswer for its column."""
+    if first is None:
+        return None
+    return EncryptedFirst(first.once, encrypted_answer(cipher, first.once, first.answer))
+
+
+def encrypting(
+    cipher: "Cipher", idempotency: IdempotencyRecord | None, answer: Callable[[T], Answered] | None
+) -> Callable[[T], EncryptedFirst] | None:
+    """Return a function from a result to the answer that is stored with it; None to store none."""
+    if idempotency is None or answer is None:
+        return None
+    return lambda made: EncryptedFirst(
+        idempotency, encrypted_answer(cipher, idempotency, answer(made))
+    )
+
+
+def encrypted_answer(cipher: "Cipher", idempotency: IdempotencyRecord, answer: Answered) -> bytes:
+    """Encrypt an answer for its column, without a body that is too large."""
+    return cipher.close(
+        packed(_as_kept(answer)), idempotency_context(idempotency.account_id, idempotency.key)
+    )
+
+
+def _as_kept(answer: Answered) -> Answered:
+    """Return the answer as it is stored: without its body if that exceeds ANSWER_OCTETS_MAX."""
+    if answer.body is not None and len(answer.body) > ANSWER_OCTETS_MAX:
+        return replace(answer, body=None)
+    return answer
 
 
 class IdempotencyStore(StorePart):

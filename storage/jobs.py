@@ -19,7 +19,8 @@ from .commands import (
     ResendJob,
 )
 from .contract import ID_PREFIX_MIN, LISTED_MAX, RECEIVERS_MAX, at_most
-from .database import Database
+from .database import Database, StorePart, read, write
+from .idempotency import encrypted_first
 from .records import (
     Attempt,
     Caller,
@@ -32,8 +33,6 @@ from .records import (
     UsageRow,
     Work,
 )
-from .store_part import StorePart, job_context, with_secret
-from .transaction import read, write
 
 R = TypeVar("R")
 
@@ -167,6 +166,11 @@ def _check_outcome(state: JobState, due_at: datetime | None) -> None:
         raise ValueError(f"a job that was tried cannot be {state} and due at {due_at}")
 
 
+def job_context(job_id: str) -> str:
+    """The context of a job's secret: it cannot be moved to another job."""
+    return f"job {job_id}"
+
+
 class JobStore(StorePart):
     """The part of the store that keeps jobs and their attempts."""
 
@@ -192,7 +196,7 @@ class JobStore(StorePart):
         secret = None
         if order.secret is not None:
             secret = self._cipher.close(order.secret.encode(), job_context(order.id))
-        answer = self._encrypted(first)
+        answer = encrypted_first(self._cipher, first)
         return await self._execute(CreateJob(caller, order, secret, check_limits, answer))
 
     async def claim_jobs(
@@ -221,8 +225,7 @@ class JobStore(StorePart):
             ClaimJobs(work, max(0, limit), each_max, lease_s, account_max)
         )
         return [
-            with_secret(self._cipher, claim, secret, job_context(claim.job.id))
-            for claim, secret in claimed
+            self._with_secret(claim, secret, job_context(claim.job.id)) for claim, secret in claimed
         ]
 
     async def job_verified(

@@ -13,10 +13,8 @@ from datetime import datetime, timedelta
 
 from .base.columns import instant
 from .commands import LeaseConnections
-from .database import Database, Row
+from .database import Database, Row, StorePart, read, write
 from .records import LeaseRequest
-from .store_part import StorePart
-from .transaction import read, write
 
 WAITING_S = 1.0  # a waiting holder that has not asked again for so long leaves the queue
 # A holder may be alive whose session with the database has ended. So it stops using what it

@@ -16,6 +16,11 @@ KEY_REVOKED = "key_revoked"  # the cause of a pause
 ENDED: frozenset[ListState] = frozenset({"done", "failed", "cancelled"})
 
 
+def list_context(list_id: str) -> str:
+    """The context of a list's secret."""
+    return f"list {list_id}"
+
+
 @dataclass(frozen=True, slots=True)
 class ListOrder:
     """A list to verify. The secret signs the callback."""

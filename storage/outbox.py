@@ -5,10 +5,8 @@ from datetime import datetime, timedelta
 from .base.columns import MESSAGE_COLUMNS, MESSAGE_FIELDS, message_of, micros
 from .commands import EnqueueMessage
 from .contract import LISTED_MAX, at_most
-from .database import Database
+from .database import Database, StorePart, read, write
 from .records import MessageKind, OutboxMessage
-from .store_part import StorePart
-from .transaction import read, write
 
 DUE = "kind = :kind AND due_at <= :now AND (lease_until IS NULL OR lease_until <= :now)"
 CLAIMED = (

@@ -10,10 +10,8 @@ from typing import Literal
 from . import audit
 from .audit import Act
 from .base.columns import instant, micros
-from .database import Database
+from .database import Database, StorePart, read, write
 from .records import SERVICE, Actor
-from .store_part import StorePart
-from .transaction import read, write
 
 # A domain or an operator of mail hosts is not asked; an account's lists wait; a machine is drained.
 PauseKind = Literal["domain", "operator", "account", "machine"]

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from .base.columns import micros
-from .database import Database
-from .store_part import StorePart
-from .transaction import read, write
+from .database import Database, StorePart, read, write
 
 KEPT_S_MAX = 6 * 3600.0  # the longest that any engine believes a fact
 KEY_MAX = 640  # characters; more is a fault of the writer

@@ -1,7 +1,7 @@
 """The store: what the API keeps, one transaction per method.
 
 `Store` has a part for each subject, in the subject's module. A method checks its arguments, encrypts
-what must be read again, and runs a function of its transaction (mailprobe.storage.transaction), or a
+what must be read again, and runs a function of its transaction (mailprobe.storage.database), or a
 command that shares its transaction with others (mailprobe.storage.commands). There are three
 executors, and the same tests run on each (tests/storage/): SQLite in a file, the default; SQLite in
 memory, for tests and demos; PostgreSQL, for many machines.

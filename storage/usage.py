@@ -15,7 +15,8 @@ from .commands import (
     Spend,
 )
 from .contract import USAGE_ROWS_MAX, at_most
-from .database import Database, Row
+from .database import Database, Row, StorePart, read
+from .idempotency import encrypted_first
 from .list_records import ChunkPart
 from .records import (
     Account,
@@ -27,8 +28,6 @@ from .records import (
     UsageRow,
     units_of,
 )
-from .store_part import StorePart
-from .transaction import read
 
 R = TypeVar("R")
 SHOWN = "at, operation, status, failed_check, units, billable, latency_ms"
@@ -189,7 +188,7 @@ class UsageStore(StorePart):
         is due METER_REST_S after the end of its slot. A claimed message is closed: what a
         clock that was set back adds later goes to the account's next open slot.
         """
-        answer = self._encrypted(first)
+        answer = encrypted_first(self._cipher, first)
         await self._execute(Settle(reservation, rows, part, ends, emit_meter_event, answer, chunk))
 
     async def spend(
@@ -208,7 +207,7 @@ class UsageStore(StorePart):
         only if the units are granted. Raises ValueError for rows of less than one unit.
         """
         _check_units(units_of(rows))
-        answer = self._encrypted(first)
+        answer = encrypted_first(self._cipher, first)
         return await self._execute(Spend(caller, rows, check_limits, emit_meter_event, answer))
 
     async def log_refusal(self, caller: Caller, row: UsageRow) -> None:

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ..base.columns import instant, micros
-from ..database import Database
-from ..store_part import StorePart
-from ..transaction import read, write
+from ..database import Database, StorePart, read, write
 
 CONVERSATIONS_KEPT = timedelta(hours=24)
 ANSWERS_MAX = 20_000  # of an account

@@ -8,9 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from ..base.columns import instant, micros
-from ..database import Database
-from ..store_part import StorePart
-from ..transaction import read
+from ..database import Database, StorePart, read
 from .list_claims import first_chunks
 
 QueueName = Literal["lists", "jobs", "callbacks", "alert", "meter"]  # of lists, their chunks

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ..base.columns import instant, micros
-from ..database import Database
-from ..store_part import StorePart
-from ..transaction import read, write
+from ..database import Database, StorePart, read, write
 
 REPORTS_MAX = 20  # of a list, that have not ended
 

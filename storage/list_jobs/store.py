@@ -7,6 +7,8 @@ from datetime import datetime
 
 from ..base.lease_holders import own_holder
 from ..contract import StoreUnavailable
+from ..database import StorePart, read, write
+from ..idempotency import encrypting
 from ..list_records import (
     ListBounds,
     ListClaim,
@@ -15,10 +17,9 @@ from ..list_records import (
     ListState,
     LoadedList,
     StoredList,
+    list_context,
 )
 from ..records import SERVICE, Actor, Answered, Caller, IdempotencyRecord
-from ..store_part import StorePart, list_context, with_secret
-from ..transaction import read, write
 from . import list_claims
 from .list_claims import ClaimRequest
 from .list_lines import (
@@ -95,7 +96,7 @@ class ListStore(StorePart):
         it is paused, with KEY_REVOKED as its cause. With `idempotency`, the answer that `answer`
         makes of the list is stored in the same transaction: like `first` in `settle`.
         """
-        first = self._encrypting(idempotency, answer)
+        first = encrypting(self._cipher, idempotency, answer)
         return await self.executor.write(
             change_state, list_id, state, before, cause, loaded, key_id, first
         )
@@ -124,7 +125,7 @@ class ListStore(StorePart):
             return []  # before the write: an idle worker must not take the lock
         claimed = await self.executor.write(list_claims.claim, request)
         return [
-            with_secret(self._cipher, claim, secret, list_context(claim.list.id))
+            self._with_secret(claim, secret, list_context(claim.list.id))
             for claim, secret in claimed
         ]
 

@@ -15,11 +15,9 @@ from uuid import uuid4
 from .. import audit
 from ..audit import Act
 from ..base.columns import instant, micros
-from ..database import Database, NotUnique, Row
+from ..database import Database, NotUnique, Row, StorePart, read, write
 from ..list_jobs import lists
 from ..records import SERVICE, Actor
-from ..store_part import StorePart
-from ..transaction import read, write
 
 Role = Literal["owner", "member", "viewer"]
 PEOPLE_MAX = 100  # of an account: one page shows them

@@ -18,10 +18,8 @@ from ..base.columns import (
     key_of,
     micros,
 )
-from ..database import Database
+from ..database import Database, StorePart, read, write
 from ..records import Actor, Caller
-from ..store_part import StorePart
-from ..transaction import read, write
 from . import people
 from .people import Person
 

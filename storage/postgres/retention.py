@@ -9,8 +9,8 @@ from uuid import UUID
 
 from ..base.columns import day_of, kept_since, micros
 from ..records import Tier
-from ..upkeep.retention import RECLAIMED as SHARED
-from ..upkeep.retention import Part
+from ..retention import RECLAIMED as SHARED
+from ..retention import Part
 from . import rate_window
 from .driver.partitions import (
     LINES,

@@ -16,13 +16,12 @@ from typing import Any, ParamSpec, TypeVar
 import trio
 
 from .. import commands
+from .. import retention as shared_retention
 from ..base.call_queue import ANSWER_S
 from ..base.encryption import Cipher
-from ..commands import StoreCommand
 from ..contract import StoreBroken, StoreSize, StoreUnavailable
+from ..database import Function, StoreCommand
 from ..store import Store
-from ..transaction import Function
-from ..upkeep import retention as shared_retention
 from . import job_claims, jobs, leases, ledgers, retention, usage
 from .database import PostgresDatabase
 from .driver.batch_executor import Work

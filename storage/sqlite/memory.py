@@ -16,9 +16,8 @@ import trio
 
 from .. import commands
 from ..base.encryption import KEY_OCTETS, Cipher
-from ..commands import StoreCommand
+from ..database import Function, StoreCommand
 from ..store import Store
-from ..transaction import Function
 from . import retention
 from .database import SqliteDatabase
 from .file import create_tables

@@ -6,9 +6,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from .. import retention as shared
 from ..base.columns import kept_since, micros
 from ..records import Tier
-from ..upkeep import retention as shared
 from . import job_partitions, rate_window
 from .database import SqliteDatabase
 

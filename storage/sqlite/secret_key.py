@@ -19,7 +19,9 @@ from ..base.encryption import (
     key_path,
 )
 from ..contract import StoreBroken
-from ..store_part import idempotency_context, job_context, list_context
+from ..idempotency import idempotency_context
+from ..jobs import job_context
+from ..list_records import list_context
 from .file import connect, explain_error, has_table
 
 RECENT = 10_000  # the newest rows of a table, among which an encrypted one is looked for

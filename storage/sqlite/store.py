@@ -18,11 +18,10 @@ import trio
 
 from .. import commands
 from ..base.encryption import Cipher
-from ..commands import StoreCommand
 from ..contract import StoreSize
+from ..database import Function, StoreCommand
 from ..records import Caller
 from ..store import Store
-from ..transaction import Function
 from . import accounts, retention
 from .database import SqliteDatabase
 from .database_thread import Reader, Writer

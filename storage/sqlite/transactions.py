@@ -8,8 +8,9 @@ from typing import Any
 from .. import commands
 from ..accounts import insert_key, new_key, next_key_at
 from ..base.columns import instant, micros
-from ..commands import CreateKey, StoreCommand
+from ..commands import CreateKey
 from ..contract import WINDOW, KeyCreationTooFast, KeyLimitReached
+from ..database import StoreCommand
 from ..records import Key, KeyKind
 from . import accounts, idempotency, jobs, leases, outbox, usage
 from .accounts import number_of

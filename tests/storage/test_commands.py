@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mailprobe.storage import commands
-from mailprobe.storage.commands import StoreCommand
+from mailprobe.storage.database import StoreCommand
 from mailprobe.storage.postgres import store as postgres
 from mailprobe.storage.postgres import usage
 from mailprobe.storage.sqlite import memory

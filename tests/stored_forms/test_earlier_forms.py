@@ -33,10 +33,10 @@ from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.shared_cache import Fact, FactKind, Listener
 from mailprobe.engine.smtp.pool.host_shared_cache import resting_elsewhere
 from mailprobe.engine.verdict import Outcome, judge
+from mailprobe.storage.idempotency import packed, unpacked
 from mailprobe.storage.list_records import ListChunk
 from mailprobe.storage.migrate.target import MigrationProgress
 from mailprobe.storage.records import Answered
-from mailprobe.storage.store_part import packed, unpacked
 
 EARLIER = Path(__file__).with_name("earlier")
 ANN, BOB = "ann@shop.test", "bob@none.test"

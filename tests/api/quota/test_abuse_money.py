@@ -336,7 +336,7 @@ async def test_an_answer_that_repeats_a_text_too_long_is_not_kept(
 async def test_an_answer_too_large_to_keep_is_lost_and_nothing_is_done_again(
     autojump_clock, shop: RunningService, monkeypatch
 ):
-    monkeypatch.setattr("mailprobe.storage.store_part.ANSWER_OCTETS_MAX", 100)
+    monkeypatch.setattr("mailprobe.storage.idempotency.ANSWER_OCTETS_MAX", 100)
     assert (await shop.verify(headers=KEYED)).status == 200
     got = await shop.verify(headers=KEYED)
     assert (got.status, got.error) == (409, "idempotency_answer_lost")

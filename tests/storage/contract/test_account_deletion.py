@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from mailprobe.storage import open_store
+from mailprobe.storage import accounts, open_store
 from mailprobe.storage.records import Attempt, Caller, IdempotencyRecord
 from mailprobe.storage.store import Store
-from mailprobe.storage.upkeep import account_deletion
 from tests.storage.contract import list_calls
 from tests.storage.contract.calls import begin
 from tests.storage.fixed_clock import (
@@ -58,7 +57,7 @@ async def filled(store: Store, caller: Caller, name: str) -> Any:
 async def test_a_deleted_account_keeps_its_counts_alone(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch, rows_each: int
 ) -> None:
-    monkeypatch.setattr(account_deletion, "JOBS_TIDIED_MAX", rows_each)
+    monkeypatch.setattr(accounts, "JOBS_TIDIED_MAX", rows_each)
     caller = await make_caller(store)
     id = caller.account.id
     await store.change_account(id, customer_id="cus_1", hard_cap_micros=9)

@@ -15,10 +15,9 @@ import trio
 from mailprobe.storage import accounts, commands, jobs, outbox, usage
 from mailprobe.storage.base.columns import kept_since
 from mailprobe.storage.base.encryption import KEY_OCTETS, Cipher
-from mailprobe.storage.commands import StoreCommand
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
+from mailprobe.storage.database import Function, StoreCommand
 from mailprobe.storage.store import Store
-from mailprobe.storage.transaction import Function
 from tests.storage.ledger.jobs import FOREVER, ModelJobs
 
 P = ParamSpec("P")

@@ -16,14 +16,13 @@ import pytest
 import trio
 import trio.testing
 
-from mailprobe.storage import open_store
+from mailprobe.storage import open_store, retention
 from mailprobe.storage.base import call_queue
 from mailprobe.storage.contract import SETTLED_KEPT, OutcomeUnknown, StoreBroken, StoreUnavailable
 from mailprobe.storage.records import Caller, Ledger, Reservation
 from mailprobe.storage.sqlite import accounts, database_thread, key_lookup
 from mailprobe.storage.sqlite.file import WriterQueue
 from mailprobe.storage.store import Store
-from mailprobe.storage.upkeep import retention
 from tests.storage.child_processes import child, line_of, output_of, report
 from tests.storage.fixed_clock import (
     NOON,

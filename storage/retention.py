@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from .. import tolerances
-from ..audit import AUDIT_KEPT
-from ..base.columns import day_of, kept_since, micros
-from ..bounces import BOUNCES_KEPT
-from ..contract import (
+from . import tolerances
+from .audit import AUDIT_KEPT
+from .base.columns import day_of, kept_since, micros
+from .bounces import BOUNCES_KEPT
+from .contract import (
     IDEMPOTENCY_KEPT_MAX,
     LEASES_MAX,
     MESSAGES_KEPT_MAX,
@@ -21,12 +21,12 @@ from ..contract import (
     WAITS_MAX,
     WINDOW,
 )
-from ..database import Database
-from ..egresses import EGRESS_KEPT
-from ..list_jobs import conversations, list_claims, lists
-from ..records import Tier
-from ..shared_cache import KEPT_S_MAX as FACTS_KEPT_S_MAX
-from ..shared_cache import ROWS_MAX as FACT_ROWS_MAX
+from .database import Database
+from .egresses import EGRESS_KEPT
+from .list_jobs import conversations, list_claims, lists
+from .records import Tier
+from .shared_cache import KEPT_S_MAX as FACTS_KEPT_S_MAX
+from .shared_cache import ROWS_MAX as FACT_ROWS_MAX
 
 TIDIED_MAX = 1000  # rows in one transaction: some milliseconds, so that no request waits long
 JOBS_TIDIED_MAX = 100  # each has a payload and some attempts
