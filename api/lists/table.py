@@ -14,7 +14,7 @@ from typing import Literal
 import trio
 
 from mailprobe.storage.list_jobs.list_lines import PLACES_SEARCHED_MAX
-from mailprobe.storage.list_jobs.list_marks import MARKS_READ_MAX
+from mailprobe.storage.list_jobs.list_results import MARKS_READ_MAX
 from mailprobe.storage.list_records import ListChunk, StoredList
 from mailprobe.storage.store import Store
 

@@ -1,4 +1,4 @@
-"""Transactions of what waits of lists for mail hosts: by host, and what each chunk adds to it.
+"""Transactions of what waits of lists: for a limit, and for mail hosts, with what each chunk adds.
 
 A chunk keeps what it has added, so that it is taken out again once the chunk is asked or answered,
 also after a process was killed. The sums are rows of their own: a page reads a few of them, however
@@ -8,6 +8,7 @@ many chunks wait. The row of the list is locked by all that change them.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from ..base.columns import instant, micros
 from ..contract import LISTED_MAX
@@ -107,6 +108,15 @@ def _add(db: Database, list_id: str, changes: Mapping[str, _HostChange]) -> None
     db.change_each(
         f"DELETE FROM list_waits WHERE list = {NUMBER} AND host = :host AND addresses <= 0",
         [{"id": list_id, "host": host} for host in gone],
+    )
+
+
+def note_wait(db: Database, list_id: str, until: datetime, cause: str) -> None:
+    """Keep until when a limit lets a list wait, and the code of its error; the longest wait stays."""
+    db.change(
+        "UPDATE lists SET waits_until = :until, waits_for = :cause WHERE id = :id"
+        " AND (waits_until IS NULL OR waits_until < :until)",
+        {"id": list_id, "until": micros(until), "cause": cause},
     )
 
 

@@ -28,9 +28,8 @@ from .list_lines import (
     read_places,
     read_results,
 )
-from .list_marks import keep_marks, note_wait, read_marks
-from .list_results import record_part
-from .list_waits import read_waits
+from .list_results import keep_marks, read_marks, record_part
+from .list_waits import note_wait, read_waits
 from .lists import (
     PassStep,
     add_chunks,
