@@ -14,13 +14,21 @@ from .base.columns import (
     KEY_COLUMNS,
     account_of,
     column,
+    instant,
     key_of,
     micros,
     origins_column,
 )
-from .commands import CreateKey, FindCaller
-from .contract import KEY_USE_EVERY, LISTED_MAX, WINDOW, at_most
-from .database import Database, NotUnique, StorePart, read, write
+from .commands import CreateKey, FindCaller, Raised
+from .contract import (
+    KEY_USE_EVERY,
+    LISTED_MAX,
+    WINDOW,
+    KeyCreationTooFast,
+    KeyLimitReached,
+    at_most,
+)
+from .database import Database, NotUnique, StorePart, encoded, read, write
 from .idempotency import encrypting
 from .list_jobs import lists
 from .records import (
@@ -188,16 +196,12 @@ def next_key_at(made: Sequence[datetime], keys_per_minute_max: int) -> datetime 
     return sorted(made)[len(made) - keys_per_minute_max] + WINDOW
 
 
-def new_key(command: CreateKey, now: datetime) -> Key:
+def _new_key(command: CreateKey, now: datetime) -> Key:
     """Return the key with a new UUID."""
     return Key(
         str(uuid4()), command.account_id, command.kind, command.label, command.prefix, now,
         origins=command.origins, rate_per_min=command.rate_per_min, made_by=command.by.kind,
     )  # fmt: skip
-
-
-def creation_of(key: Key) -> Act:
-    return Act("key_created", key.id, key.label, key.prefix)
 
 
 def insert_key(db: Database, account: int, key: Key, sha256: str, by: Actor) -> None:
@@ -219,7 +223,7 @@ def insert_key(db: Database, account: int, key: Key, sha256: str, by: Actor) -> 
             "made_by": key.made_by,
         },
     )
-    audit.add(db, account, by, creation_of(key))
+    audit.add(db, account, by, Act("key_created", key.id, key.label, key.prefix))
 
 
 def list_keys(db: Database, account_id: str) -> list[Key]:
@@ -365,6 +369,49 @@ def _delete_lists(db: Database, account: int) -> bool:
     for number in found:
         lists.delete_some(db, number)
     return bool(found)
+
+
+def create_keys(
+    db: Database, now: datetime, those: Sequence[tuple[CreateKey, int]]
+) -> list[Key | Raised]:
+    """Insert keys of these accounts, by number, which are locked; return each, or what forbids it."""
+    accounts = encoded([{"number": number} for number in {number for _, number in those}])
+    which = f"account IN (SELECT number FROM {db.records('accounts', 'number bigint')} AS asked)"
+    values = {"accounts": accounts, "since": micros(now - WINDOW), "now": micros(now)}
+    active: dict[tuple[int, KeyKind], int] = {
+        (account, kind): count
+        for account, kind, count in db.all(
+            f"SELECT account, kind, count(*) FROM keys WHERE {which} AND revoked_at IS NULL"
+            " GROUP BY account, kind",
+            values,
+        )
+    }
+    made: dict[tuple[int, KeyKind], list[datetime]] = {}
+    for account, kind, at in db.all(
+        f"SELECT account, kind, created_at FROM keys WHERE {which}"
+        " AND created_at > :since AND created_at <= :now",
+        values,
+    ):
+        made.setdefault((account, kind), []).append(instant(at))
+    outcomes: list[Key | Raised] = []
+    for command, account in those:
+        of_kind = account, command.kind
+        most, per_minute_max = command.keys_max, command.keys_per_minute_max
+        if most is not None and active.get(of_kind, 0) >= most:
+            outcomes.append(Raised(KeyLimitReached()))
+        elif per_minute_max is not None and (
+            at := next_key_at(made.get(of_kind, []), per_minute_max)
+        ):
+            outcomes.append(Raised(KeyCreationTooFast(now, at)))
+        elif db.all("SELECT 1 FROM keys WHERE sha256 = :sha256", {"sha256": command.sha256}):
+            outcomes.append(Raised(ValueError("a key with this hash is kept already")))
+        else:
+            key = _new_key(command, now)
+            insert_key(db, account, key, command.sha256, command.by)
+            outcomes.append(key)
+            active[of_kind] = active.get(of_kind, 0) + 1
+            made.setdefault(of_kind, []).append(now)
+    return outcomes
 
 
 class AccountStore(StorePart):

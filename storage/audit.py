@@ -14,6 +14,7 @@ from typing import Literal
 from uuid import uuid4
 
 from .base.columns import instant, micros
+from .callers import number_of
 from .contract import LISTED_MAX, at_most
 from .database import Database, Row, StorePart, read, write
 from .records import Actor
@@ -89,11 +90,7 @@ def add(db: Database, account: int, by: Actor, *acts: Act) -> None:
 
 def add_to(db: Database, account_id: str, by: Actor, *acts: Act) -> None:
     """The same for the account with this id. Raises KeyError if there is none."""
-    found = db.all("SELECT number FROM accounts WHERE id = :id", {"id": account_id})
-    if not found:
-        raise KeyError(account_id)
-    ((account,),) = found
-    add(db, account, by, *acts)
+    add(db, number_of(db, account_id), by, *acts)
 
 
 def add_each(db: Database, entries: Sequence[tuple[int, Actor, Act]]) -> None:

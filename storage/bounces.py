@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from .base.columns import instant, micros
+from .callers import number_of
 from .database import Database, StorePart, read
 
 BOUNCES_KEPT = timedelta(days=90)  # by then a mailbox may have a new owner
@@ -82,10 +83,7 @@ class BounceStore(StorePart):
 
 
 def _record(db: Database, account_id: str, hashes: Sequence[str], source: str) -> None:
-    found = db.all("SELECT number FROM accounts WHERE id = :id", {"id": account_id})
-    if not found:
-        raise KeyError(account_id)
-    ((account,),) = found
+    account = number_of(db, account_id)
     row = {"account": account, "source": source, "at": micros(db.now())}
     db.change_each(
         "INSERT INTO bounces (account, address, source, at)"

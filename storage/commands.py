@@ -51,6 +51,13 @@ class EncryptedFirst:
     answer: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An error to raise at the caller. A refusal, even an exception, is returned as a value."""
+
+    error: Exception
+
+
 # accounts and keys
 
 

@@ -12,10 +12,11 @@ Statements name their values `:name`. What a database needs more than the other,
 locks of rows, is a piece of SQL of `Database` that is empty in the other.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import wraps
+from functools import cached_property, wraps
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -30,7 +31,7 @@ from typing import (
 
 from .contract import StoreBroken
 from .list_records import ListClaim
-from .records import Caller, Claim
+from .records import Claim
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
     from .base.encryption import Cipher
@@ -41,13 +42,46 @@ C = TypeVar("C", Claim, ListClaim)
 Context = TypeVarTuple("Context")  # what an executor passes before the command: connection, clock
 Row = tuple[Any, ...]
 Values = Mapping[str, Any]
+encoded = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class NotUnique(Exception):
     """A statement would have stored a value twice that may be stored once."""
 
 
-class Database(Protocol):
+@dataclass(frozen=True)
+class RowInsert:
+    """An INSERT of rows. PostgreSQL gets them as an array of each column."""
+
+    table: str
+    columns: str  # each with its type in PostgreSQL, as in "number bigint, id text"
+    ending: str = ""
+
+    @property
+    def _names(self) -> list[str]:
+        return [column.split()[0] for column in self.columns.split(", ")]
+
+    @cached_property
+    def of_values(self) -> str:
+        """The statement that takes one row."""
+        places = ", ".join("?" for _ in self._names)
+        return f"INSERT INTO {self.table} ({', '.join(self._names)}) VALUES ({places}){self.ending}"
+
+    @cached_property
+    def of_arrays(self) -> str:
+        """The statement that takes all rows."""
+        arrays = ", ".join(f"%s::{column.split()[1]}[]" for column in self.columns.split(", "))
+        names = ", ".join(self._names)
+        return f"INSERT INTO {self.table} ({names}) SELECT * FROM unnest({arrays}){self.ending}"
+
+
+class RowWriter(Protocol):
+    """Takes rows to insert: at once, or with other statements later."""
+
+    def insert(self, into: RowInsert, rows: Sequence[Sequence[Any]]) -> None: ...
+
+
+class Database(RowWriter, Protocol):
     """A transaction."""
 
     FOR_UPDATE: str  # the ending of a SELECT that locks its rows
@@ -69,11 +103,11 @@ class Database(Protocol):
     def delete_some(self, table: str, which: str, values: Values, most: int) -> int:
         """Delete at most so many rows, none that another transaction has locked; return how many."""
 
-    def pairs(self, name: str) -> str:
-        """SQL of a table (key, value): the fields of a value that is a JSON object of numbers."""
+    def records(self, name: str, columns: str) -> str:
+        """SQL of a table with these columns: a value that is `encoded()`, by its name.
 
-    def claims(self, name: str) -> str:
-        """SQL of a table (number, id, place, fence): a value that is a JSON array of such objects."""
+        Each column has its type in PostgreSQL, as in "number bigint, id text".
+        """
 
     def first_chunks_of(self, lists: str, which: str, order: str, limit: str) -> str:
         """SQL of a table of lists, by number, joined with the first `chunks` of each."""
@@ -102,8 +136,6 @@ class Database(Protocol):
 
     def count_out(self, account: int, jobs: Sequence[tuple[str, str]]) -> None:
         """Take deleted jobs, each a state and a host, out of what counts an account's jobs."""
-
-    def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]: ...
 
 
 class StoreCommand(Generic[R]):

@@ -1,15 +1,17 @@
-"""The first requests with idempotency keys, and their answers. The SQL is each database's own."""
+"""The first requests with idempotency keys, and their answers."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from .base.lease_holders import own_holder
-from .commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
-from .contract import ANSWER_OCTETS_MAX
-from .database import StorePart
-from .records import Answered, FirstAnswer, IdempotencyRecord
+from .base.columns import instant, micros
+from .base.lease_holders import is_gone, own_holder
+from .commands import BeginIdempotent, EncryptedFirst, FinishIdempotent, Raised
+from .contract import ANSWER_OCTETS_MAX, IdempotencyInProgress, IdempotencyKeyReused
+from .database import Database, StorePart, encoded
+from .records import MARKS, Answered, FirstAnswer, IdempotencyRecord
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
     from .base.encryption import Cipher
@@ -74,6 +76,131 @@ def _as_kept(answer: Answered) -> Answered:
     if answer.body is not None and len(answer.body) > ANSWER_OCTETS_MAX:
         return replace(answer, body=None)
     return answer
+
+
+# the transactions
+
+OF_REQUEST = (
+    "account = (SELECT number FROM accounts WHERE id = :account) AND key = :key AND answer IS NULL"
+)
+KEPT = (
+    "INSERT INTO idempotency_records (account, key, body_sha256, lease_until, keep_until, holder)"
+    " VALUES (:account, :key, :body_sha256, :lease_until, :keep_until, :holder)"
+    " ON CONFLICT (account, key) DO UPDATE SET"
+    " body_sha256 = excluded.body_sha256, lease_until = excluded.lease_until,"
+    " keep_until = excluded.keep_until, holder = excluded.holder, answer = NULL"
+)
+
+
+def begin(
+    db: Database, now: datetime, those: Sequence[tuple[BeginIdempotent, int]]
+) -> list[IdempotencyRecord | bytes | Raised]:
+    """Return a record for each first request, and for another one the encrypted answer or Raised.
+
+    Each comes with its account's number, and the accounts are locked.
+    """
+    at = micros(now)
+    asked = [
+        # a longer lease was written by a clock that was ahead
+        {
+            "account": account,
+            "key": command.key,
+            "longest": micros(now + timedelta(seconds=command.lease_s)),
+        }
+        for command, account in those
+    ]
+    rows = db.all(
+        "SELECT known.account, known.key, body_sha256, answer, holder"
+        f" FROM {db.records('asked', 'account bigint, key text, longest bigint')} AS asked"
+        " JOIN idempotency_records AS known"
+        " ON known.account = asked.account AND known.key = asked.key"
+        " WHERE keep_until > :now"
+        " AND (answer IS NOT NULL OR lease_until > :now AND lease_until <= longest)",
+        {"asked": encoded(asked), "now": at},
+    )
+    standing = {
+        (account, key): (body, answer)
+        for account, key, body, answer, holder in rows
+        if answer is not None or not is_gone(holder or "")
+    }
+    begun: list[dict[str, object]] = []
+    outcomes: list[IdempotencyRecord | bytes | Raised] = []
+    for command, account in those:
+        if before := standing.get((account, command.key)):
+            outcomes.append(_again(command, *before))
+            continue
+        until = command.lease_until(now)
+        begun.append(
+            {
+                "account": account, "key": command.key, "body_sha256": command.body_sha256,
+                "lease_until": micros(until), "holder": command.holder,
+                "keep_until": micros(now + timedelta(seconds=command.keep_s)),
+            }
+        )  # fmt: skip
+        standing[account, command.key] = command.body_sha256, None
+        outcomes.append(IdempotencyRecord(command.account_id, command.key, until))
+    db.change_each(KEPT, begun)
+    return outcomes
+
+
+def _again(command: BeginIdempotent, body_sha256: str, answer: bytes | None) -> bytes | Raised:
+    if body_sha256 != command.body_sha256:
+        return Raised(IdempotencyKeyReused())
+    return Raised(IdempotencyInProgress()) if answer is None else bytes(answer)
+
+
+def finish(db: Database, command: FinishIdempotent) -> None:
+    """Store the encrypted answer, or (None) delete the record, if the request still runs."""
+    record = command.idempotency
+    if command.answer is not None:
+        keep(db, EncryptedFirst(record, command.answer))
+    else:
+        marked = f"lease_until % {MARKS} = :mark"
+        mark = {"mark": record.lease_until.microsecond}
+        db.change(
+            f"DELETE FROM idempotency_records WHERE {OF_REQUEST} AND {marked}",
+            {"account": record.account_id, "key": record.key, **mark},
+        )
+
+
+def running(db: Database, those: Sequence[IdempotencyRecord]) -> set[IdempotencyRecord]:
+    """Return the records that have no answer and were not followed by another request."""
+    asked = [
+        {"id": record.account_id, "key": record.key, "until": micros(record.lease_until)}
+        for record in those
+    ]
+    rows = db.all(
+        "SELECT accounts.id, known.key, lease_until"
+        f" FROM {db.records('asked', 'id text, key text, until bigint')} AS asked"
+        " JOIN accounts ON accounts.id = asked.id"
+        " JOIN idempotency_records AS known"
+        " ON known.account = accounts.number AND known.key = asked.key"
+        " WHERE answer IS NULL AND lease_until = asked.until",
+        {"asked": encoded(asked)},
+    )
+    return {IdempotencyRecord(account_id, key, instant(until)) for account_id, key, until in rows}
+
+
+def check_runs(db: Database, record: IdempotencyRecord | None) -> None:
+    """Raise IdempotencyInProgress if the request no longer runs; call it before any write."""
+    if record is not None and not running(db, [record]):
+        raise IdempotencyInProgress
+
+
+def keep(db: Database, first: EncryptedFirst | None) -> bool:
+    """Store the answer to a request; False if it no longer runs."""
+    if first is None:
+        return False
+    record = first.idempotency
+    kept = db.change(
+        f"UPDATE idempotency_records SET answer = :answer WHERE {OF_REQUEST}"
+        " AND lease_until = :until",
+        {
+            "account": record.account_id, "key": record.key, "answer": first.answer,
+            "until": micros(record.lease_until),
+        },
+    )  # fmt: skip
+    return bool(kept)
 
 
 class IdempotencyStore(StorePart):

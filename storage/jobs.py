@@ -3,12 +3,13 @@
 Creating, claiming and ending a job is each database's own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TypeVar
 
 from .base.columns import JOB_COLUMNS, attempt_of, job_of, micros
+from .callers import callers_of_keys
 from .commands import (
     AbandonJob,
     ClaimJobs,
@@ -19,7 +20,7 @@ from .commands import (
     ResendJob,
 )
 from .contract import ID_PREFIX_MIN, LISTED_MAX, RECEIVERS_MAX, at_most
-from .database import Database, StorePart, read, write
+from .database import Database, StorePart, encoded, read, write
 from .idempotency import encrypted_first
 from .records import (
     Attempt,
@@ -169,6 +170,22 @@ def _check_outcome(state: JobState, due_at: datetime | None) -> None:
 def job_context(job_id: str) -> str:
     """The context of a job's secret: it cannot be moved to another job."""
     return f"job {job_id}"
+
+
+def claims_of(db: Database, numbers: Sequence[int]) -> list[tuple[Claim, bytes | None]]:
+    """Return the claims of these jobs, in order, without their secrets: each with it, encrypted."""
+    found = db.all(
+        f"SELECT jobs.number, secret, fence, key, {JOB_COLUMNS} FROM jobs"
+        " JOIN accounts ON accounts.number = jobs.account WHERE jobs.number IN"
+        f" (SELECT number FROM {db.records('numbers', 'number bigint')} AS claimed)",
+        {"numbers": encoded([{"number": number} for number in numbers])},
+    )
+    callers = callers_of_keys(db, sorted({key for _, _, _, key, *_ in found}))
+    claims = {
+        number: (Claim(job_of(tuple(row)), callers[key], None, fence), secret)
+        for number, secret, fence, key, *row in found
+    }
+    return [claims[number] for number in numbers]
 
 
 class JobStore(StorePart):

@@ -1,10 +1,11 @@
 """Messages that must arrive. A message that another transaction holds is skipped."""
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from .base.columns import MESSAGE_COLUMNS, MESSAGE_FIELDS, message_of, micros
 from .commands import EnqueueMessage
-from .contract import LISTED_MAX, at_most
+from .contract import LISTED_MAX, METER_REST_S, METER_SLOT_S, at_most
 from .database import Database, StorePart, read, write
 from .records import MessageKind, OutboxMessage
 
@@ -115,6 +116,59 @@ def list_messages(
         {"kind": kind, "account": account_id, "limit": at_most(LISTED_MAX, limit)},
     )
     return [message_of(row) for row in rows]
+
+
+def enqueue(db: Database, now: datetime, those: Sequence[tuple[EnqueueMessage, int]]) -> list[bool]:
+    """Insert messages of accounts, by number; for each whether it is new."""
+    return [
+        bool(
+            db.change(
+                "INSERT INTO outbox (kind, account, name, body, count, made_at, due_at)"
+                " VALUES (:kind, :account, :name, :body, 0, :now, :due_at) ON CONFLICT DO NOTHING",
+                {
+                    "kind": each.kind, "account": account, "name": each.name, "body": each.body,
+                    "now": micros(now), "due_at": micros(each.due_at),
+                },
+            )
+        )
+        for each, account in those
+    ]  # fmt: skip
+
+
+# Of an account's messages to the meter: that of a slot which is closed, as it was claimed.
+CLOSED = "FROM outbox AS {0} WHERE {0}.kind = 'meter' AND {0}.account = metered.account AND {0}.fence > 0"
+
+
+def raise_meters(metered: str) -> str:
+    """SQL that adds to counts of the billing meter; `metered` is SQL of a table (account, count).
+
+    Each goes to the account's first open slot from `:slot` on: itself, or the one after the last of
+    its consecutive closed slots. After a clock was set back a day there are thousands: so that is
+    one statement, not one per slot. Names compare as text: they have ten digits until the year 2286.
+    If another transaction claims a message between the read and the write, its count is null, which
+    the column forbids: the transaction is rolled back and repeated.
+    """
+    one, following, same = (CLOSED.format(name) for name in ("one", "following", "same"))
+    after = f"CAST(one.name AS bigint) + {METER_SLOT_S}"
+    return (
+        "INSERT INTO outbox (kind, account, name, body, count, made_at, due_at)"
+        " SELECT 'meter', account, CAST(slot AS text), :body, count, :now,"
+        f" (slot + {METER_SLOT_S + METER_REST_S}) * 1000000"
+        " FROM (SELECT metered.account AS account, metered.count AS count,"
+        f" coalesce((SELECT {after} {one} AND one.name >= :name"
+        f" AND NOT EXISTS (SELECT 1 {following} AND following.name = CAST({after} AS text))"
+        f" AND EXISTS (SELECT 1 {same} AND same.name = :name)"
+        " ORDER BY one.name LIMIT 1), CAST(:slot AS bigint)) AS slot"
+        f" FROM {metered} AS metered) AS raised WHERE true"
+        " ON CONFLICT (kind, account, name) DO UPDATE"
+        " SET count = CASE WHEN outbox.fence = 0 THEN outbox.count + excluded.count END"
+    )
+
+
+def metering(now: datetime) -> dict[str, object]:
+    """The values of `raise_meters`."""
+    slot = int(now.timestamp()) // METER_SLOT_S * METER_SLOT_S
+    return {"now": micros(now), "slot": slot, "name": str(slot), "body": b""}
 
 
 class OutboxStore(StorePart):

@@ -27,6 +27,7 @@ from .list_jobs import conversations, list_claims, lists
 from .records import Tier
 from .shared_cache import KEPT_S_MAX as FACTS_KEPT_S_MAX
 from .shared_cache import ROWS_MAX as FACT_ROWS_MAX
+from .usage import reclaim_window
 
 TIDIED_MAX = 1000  # rows in one transaction: some milliseconds, so that no request waits long
 JOBS_TIDIED_MAX = 100  # each has a payload and some attempts
@@ -90,6 +91,13 @@ def latest(now: datetime) -> dict[str, int]:
         "keep": micros(now + IDEMPOTENCY_KEPT_MAX),
         "facts": micros(now + timedelta(seconds=FACTS_KEPT_S_MAX) + WINDOW),
     }
+
+
+def reclaim_windows(db: Database, latest: Mapping[str, int]) -> None:
+    """Correct the windows with an instant far in the future: some keys are never used again."""
+    ahead = db.all("SELECT DISTINCT key FROM rate_windows WHERE at > :soon", latest)
+    for (key,) in sorted(ahead):
+        reclaim_window(db, key, latest["now"])
 
 
 def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:

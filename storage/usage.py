@@ -1,11 +1,16 @@
-"""Usage: what is reserved, settled, counted and logged. Writing it is each database's own."""
+"""Usage: what is reserved, settled, counted and logged, and the ledger of it.
 
-from collections.abc import Callable, Sequence
+To reserve and to settle is each database's own.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from .base.columns import day_of, midnight, usage_row_of
+from .base.columns import day_of, instant, micros, midnight, usage_row_of, usage_values
 from .commands import (
     Extend,
     LogRefusal,
@@ -14,11 +19,12 @@ from .commands import (
     Settle,
     Spend,
 )
-from .contract import USAGE_ROWS_MAX, at_most
-from .database import Database, Row, StorePart, read
+from .contract import REFUSALS_SINGLE_MAX, USAGE_ROWS_MAX, WINDOW, at_most
+from .database import Database, Row, RowInsert, RowWriter, StorePart, encoded, read
 from .idempotency import encrypted_first
 from .list_records import ChunkPart
 from .records import (
+    DAY_LIGHTS,
     Account,
     Caller,
     DayCount,
@@ -26,6 +32,7 @@ from .records import (
     Ledger,
     Reservation,
     UsageRow,
+    Window,
     units_of,
 )
 
@@ -124,6 +131,368 @@ def _check_units(units: int) -> None:
     """Raise ValueError if fewer than one unit is to be reserved."""
     if units < 1:
         raise ValueError(f"{units} units cannot be reserved")
+
+
+# the ledger
+
+
+@dataclass(frozen=True, slots=True)
+class CallerRow:
+    """The row numbers of a key and its account, and the account's current tier and period."""
+
+    key_number: int
+    account_number: int
+    account: Account
+
+
+@dataclass(slots=True)
+class AccountCounts:
+    """An account's counts, including what was granted or used since they were read."""
+
+    month_units: int
+    month_billable: int
+    reserved: int
+    period_billable: int  # this period's, and the next one's if it began before it was reported
+    undelivered: int
+    keys: int
+    any_ended: bool  # whether ended reservations still have rows
+
+    def ledger(
+        self,
+        now: datetime,
+        account: Account,
+        window: Window,
+        account_window: Sequence[tuple[datetime, int]],
+    ) -> Ledger:
+        start, end = period_bounds(account, now)
+        has_period = account.current_period_start and account.current_period_end
+        return Ledger(
+            asked_at=now,
+            window=window,
+            month_units=self.month_units + self.reserved,
+            month_billable=self.month_billable,
+            period_start=start,
+            period_end=end,
+            period_billable=self.period_billable if has_period else self.month_billable,
+            reserved=self.reserved,
+            undelivered=self.undelivered,
+            keys=self.keys,
+            account_window=account_window,
+        )
+
+
+# A key's sliding window. Each row has the running total of the key's units, so a minute's sum is the
+# difference of its last row and its first: it costs three look-ups, however long the window is. The
+# instants themselves are read only when a window is iterated, and only as far: a refusal needs the
+# first few.
+
+WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
+STALE_MICROS = 1_000_000  # rows older than the window are deleted together, once a second
+READ_TOGETHER = 100  # instants per read
+GRANT = RowInsert(
+    "rate_windows",
+    "key bigint, at bigint, units bigint, total bigint",
+    " ON CONFLICT (key, at) DO UPDATE SET units = rate_windows.units + excluded.units,"
+    " total = rate_windows.total + excluded.units",
+)
+# A grant that seems later than now was made by a clock that was ahead, and counts as of now.
+SUMS = (
+    "SELECT CASE WHEN at < :now THEN at ELSE :now END AS granted, CAST(sum(units) AS bigint)"
+    " FROM {} at > :since GROUP BY 1 ORDER BY 1"
+)
+# the standard keys of an account that were active within the window
+OURS = (
+    "WITH ours AS (SELECT number FROM keys WHERE account = :account AND kind = 'standard'"
+    " AND revoked_at IS NULL UNION ALL SELECT number FROM keys"
+    " WHERE account = :account AND kind = 'standard' AND revoked_at > :since) "
+)
+SUMS_OF_ACCOUNT = OURS + SUMS.format("ours JOIN rate_windows ON key = ours.number AND")
+OF_KEY = "FROM rate_windows WHERE key = ours.number"
+UNITS_OF_ACCOUNT = (
+    f"{OURS} SELECT CAST(coalesce(sum(newest - before), 0) AS bigint) FROM (SELECT"
+    f" (SELECT total {OF_KEY} ORDER BY at DESC LIMIT 1) AS newest,"
+    f" (SELECT total - units {OF_KEY} AND at > :since ORDER BY at LIMIT 1) AS before"
+    " FROM ours) AS sums WHERE before IS NOT NULL"
+)
+
+
+def count_of_keys(account: str, since: str) -> str:
+    """SQL that counts an account's standard keys that were active since this instant."""
+    ours = f"SELECT count(*) FROM keys AS one WHERE one.account = {account}"
+    return (
+        f"(({ours} AND one.kind = 'standard' AND one.revoked_at IS NULL)"
+        f" + ({ours} AND one.kind = 'standard' AND one.revoked_at > {since}))"
+    )
+
+
+@dataclass(slots=True)
+class HeldWindow:
+    """A key's window as its first and last rows show it, plus what was granted since."""
+
+    key: int
+    earliest_at: int | None  # of all the key's rows, also those older than the window
+    oldest_at: int | None  # in the window
+    oldest_units: int | None
+    oldest_total: int | None
+    newest_at: int | None  # of all
+    newest_total: int | None
+    granted: int = 0
+
+    @property
+    def units(self) -> int:
+        """The units granted within the window."""
+        before = (self.oldest_total or 0) - (self.oldest_units or 0)
+        held = 0 if self.oldest_at is None else (self.newest_total or 0) - before
+        return held + self.granted
+
+    def grant(self, units: int) -> None:
+        """Count units that are granted now, and not written yet."""
+        self.granted += units
+
+    def is_stale(self, now: int) -> bool:
+        """Whether rows are to be deleted."""
+        oldest = now - WINDOW_MICROS - STALE_MICROS
+        return self.earliest_at is not None and self.earliest_at <= oldest
+
+
+class KeyWindow(Window):
+    """A window whose instants are read in small steps, only while the limits are checked."""
+
+    __slots__ = ("_at", "_db", "_held")
+
+    def __init__(self, db: Database, held: HeldWindow, at: int) -> None:
+        super().__init__("", "", held.units)
+        self._held = held
+        self._at = at
+        self._db: Database | None = db
+
+    def __iter__(self) -> Iterator[tuple[datetime, int]]:
+        granted = self._held.granted
+        for at, units in self._rows():
+            if granted and at >= self._at:
+                same = at == self._at
+                yield instant(self._at), granted + (units if same else 0)
+                granted = 0
+                if same:
+                    continue
+            yield instant(at), units
+        if granted:
+            yield instant(self._at), granted
+
+    def _rows(self) -> Iterator[tuple[int, int]]:
+        at, units = self._held.oldest_at, self._held.oldest_units
+        if at is None or units is None:
+            return
+        yield at, units
+        while True:
+            rows = _still_open(self._db).all(
+                "SELECT at, units FROM rate_windows WHERE key = :key AND at > :after"
+                " ORDER BY at LIMIT :most",
+                {"key": self._held.key, "after": at, "most": READ_TOGETHER},
+            )
+            for at, units in rows:
+                yield at, units
+            if len(rows) < READ_TOGETHER:
+                return
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def close(self) -> None:
+        """Forbid further reads: the transaction continues after the limit check."""
+        self._db = None
+
+
+class AccountWindow(Window):
+    """The window of all keys of an account, read on demand, only while the limits are checked."""
+
+    __slots__ = ("_db", "_granted", "_units", "_values")
+
+    def __init__(self, db: Database, account: int, now: int, granted: int = 0) -> None:
+        """`granted` are units granted to its keys and not yet written; `now` is in microseconds."""
+        self._db: Database | None = db
+        self._values = {"account": account, "since": now - WINDOW_MICROS, "now": now}
+        self._granted = granted
+        self._units: int | None = None
+
+    @property
+    def units(self) -> int:  # type: ignore[override]  # computed on demand
+        """The units granted to all keys within the window."""
+        if self._units is None:
+            ((self._units,),) = _still_open(self._db).all(UNITS_OF_ACCOUNT, self._values)
+        return int(self._units or 0) + self._granted
+
+    def __iter__(self) -> Iterator[tuple[datetime, int]]:
+        for at, units in _still_open(self._db).all(SUMS_OF_ACCOUNT, self._values):
+            yield instant(at), units
+        if self._granted:
+            yield instant(self._values["now"]), self._granted
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def close(self) -> None:
+        """Forbid further reads: the transaction continues after the limit check."""
+        self._db = None
+
+
+def _still_open(db: Database | None) -> Database:
+    if db is None:
+        raise RuntimeError("a window can be read only while its limits are checked")
+    return db
+
+
+def window_of(db: Database, held: HeldWindow, now: int) -> Window:
+    """Return the whole window, readable after the transaction."""
+    rows = db.all(
+        SUMS.format("rate_windows WHERE key = :key AND"),
+        {"key": held.key, "now": now, "since": now - WINDOW_MICROS},
+    )
+    instants, counts = (
+        ",".join(map(str, each)) for each in (zip(*rows, strict=True) if rows else ("", ""))
+    )
+    return Window(instants, counts, sum(units for _, units in rows))
+
+
+def write_grants(db: RowWriter, now: int, those: Iterable[HeldWindow]) -> None:
+    """Add what was granted now; no row is later: see `reclaim_window`."""
+    db.insert(
+        GRANT,
+        [
+            (each.key, now, each.granted, (each.newest_total or 0) + each.granted)
+            for each in those
+            if each.granted
+        ],
+    )
+
+
+def reclaim_window(db: Database, key: int, now: int) -> None:
+    """Count as granted now what a clock granted that was ahead: it expires a minute from now."""
+    later = db.all(
+        "DELETE FROM rate_windows WHERE key = :key AND at > :now RETURNING units, total",
+        {"key": key, "now": now},
+    )
+    if later:
+        units, totals = zip(*later, strict=True)
+        db.change(
+            "INSERT INTO rate_windows (key, at, units, total) VALUES (:key, :now, :units, :total)"
+            " ON CONFLICT (key, at) DO UPDATE"
+            " SET units = rate_windows.units + excluded.units, total = excluded.total",
+            {"key": key, "now": now, "units": sum(units), "total": max(totals)},
+        )
+
+
+# what was used
+
+
+LOG = RowInsert(
+    "usage",
+    "account bigint, key bigint, at bigint, operation text, status text, failed_check text,"
+    " units bigint, billable boolean, latency_ms bigint",
+)
+# Counters that outlive the rows.
+MONTHS = RowInsert(
+    "months",
+    "account bigint, month text, units bigint, billable bigint",
+    " ON CONFLICT (account, month) DO UPDATE"
+    " SET units = months.units + excluded.units, billable = months.billable + excluded.billable",
+)
+DAYS = RowInsert(
+    "days",
+    "account bigint, day text, billable bigint, green bigint, yellow bigint, red bigint",
+    " ON CONFLICT (account, day) DO UPDATE SET billable = days.billable + excluded.billable,"
+    " green = days.green + excluded.green, yellow = days.yellow + excluded.yellow,"
+    " red = days.red + excluded.red",
+)
+PERIODS = RowInsert(
+    "periods",
+    "account bigint, start bigint, billable bigint",
+    " ON CONFLICT (account, start) DO UPDATE SET billable = periods.billable + excluded.billable",
+)
+LIGHT_PLACES = {light: place for place, light in enumerate(DAY_LIGHTS, 2)}  # in log()
+
+
+def log(db: RowWriter, used: Sequence[tuple[CallerRow, Sequence[UsageRow]]]) -> None:
+    """Log each row, and add to the counters once per day, month and billing period."""
+    db.insert(
+        LOG,
+        [
+            (who.account_number, who.key_number, *usage_values(row))
+            for who, rows in used
+            for row in rows
+        ],
+    )
+    accounts: dict[int, Account] = {}
+    counted: dict[tuple[int, datetime], list[int]] = {}  # units, billable, and one for each light
+    for who, rows in used:
+        accounts[who.account_number] = who.account
+        for row in rows:
+            # Rows settled together mostly have the same instant.
+            sums = counted.setdefault((who.account_number, row.at), [0, 0, 0, 0, 0])
+            sums[0] += row.units
+            sums[1] += row.billable
+            if row.light is not None:
+                sums[LIGHT_PLACES[row.light]] += 1
+    months: dict[tuple[int, str], list[int]] = {}
+    days: dict[tuple[int, str], list[int]] = {}
+    periods: Counter[tuple[int, int]] = Counter()
+    for (account, at), (units, *counts) in counted.items():
+        day = day_of(at)
+        of_month = months.setdefault((account, str(day.replace(day=1))), [0, 0])
+        of_month[0] += units
+        of_month[1] += counts[0]
+        if any(counts):
+            of_day = days.setdefault((account, str(day)), [0, 0, 0, 0])
+            for place, count in enumerate(counts):
+                of_day[place] += count
+        if counts[0] and (start := period_start_of(accounts[account], at)):
+            periods[account, micros(start)] += counts[0]
+    db.insert(MONTHS, [(*which, *sums) for which, sums in months.items()])
+    db.insert(DAYS, [(*which, *sums) for which, sums in days.items()])
+    db.insert(PERIODS, [(*which, count) for which, count in periods.items()])
+
+
+# what was refused
+
+
+REFUSED = RowInsert(
+    "refusals",
+    "minute bigint, account bigint, key bigint, failed_check text, place bigint, at bigint,"
+    " operation text, status text, units bigint, billable boolean, latency_ms bigint, times bigint",
+    " ON CONFLICT (account, minute, key, failed_check, place)"
+    " DO UPDATE SET times = refusals.times + excluded.times",
+)
+
+
+def log_refusals(
+    db: Database, now: datetime, those: Sequence[tuple[LogRefusal, CallerRow]]
+) -> None:
+    """Insert refusals into the minute's next free slots; the last slot is shared by all others."""
+    if not those:
+        return
+    minute = micros(now.replace(second=0, microsecond=0))
+    asked = [{"account": who.account_number, "key": who.key_number} for _, who in those]
+    places = db.all(
+        "SELECT key, failed_check, max(place) FROM refusals WHERE minute = :minute"
+        " AND (account, key) IN (SELECT account, key"
+        f" FROM {db.records('asked', 'account bigint, key bigint')} AS asked)"
+        " GROUP BY key, failed_check",
+        {"minute": minute, "asked": encoded(asked)},
+    )
+    last = {(key, why): place for key, why, place in places}
+    rows: dict[tuple[int, str, int], list[Any]] = {}
+    for command, who in those:
+        row, why = command.row, command.row.failed_check or ""
+        place = min(last.get((who.key_number, why), -1) + 1, REFUSALS_SINGLE_MAX)
+        last[who.key_number, why] = place
+        if same := rows.get((who.key_number, why, place)):
+            same[-1] += row.times
+            continue
+        rows[who.key_number, why, place] = [
+            minute, who.account_number, who.key_number, why, place, micros(row.at), row.operation,
+            row.status, row.units, row.billable, row.latency_ms, row.times,
+        ]  # fmt: skip
+    db.insert(REFUSED, list(rows.values()))
 
 
 class UsageStore(StorePart):

@@ -7,14 +7,14 @@ each running list it reads a few chunks, by an index of those that are free and 
 lease has ended.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from ..base.columns import instant, micros
 from ..base.lease_holders import is_gone
-from ..database import Database, Row
+from ..callers import callers_of_keys
+from ..database import Database, Row, encoded
 from ..list_records import ListChunk, ListClaim, ListShare
 from . import list_lines, list_waits
 from .list_lines import ListKey
@@ -39,6 +39,8 @@ CHANGED_MAX = 1_000  # chunks in one transaction: some 10 ms
 TRIED_MAX = 500  # chunks, until enough are found that no other worker holds
 
 TURN = "turn, owner <= :after, owner"
+SHARE = "key text, value bigint"  # of an account
+HELD = "number bigint, id text, place bigint, fence bigint"
 
 
 def _open_lists(db: Database) -> str:
@@ -46,8 +48,8 @@ def _open_lists(db: Database) -> str:
     return (
         "running AS MATERIALIZED (SELECT lists.number AS number, accounts.id AS owner,"
         " coalesce(held.value, 0) AS held, coalesce(most.value, :each_max) AS most"
-        f" FROM {OF_ACCOUNTS} LEFT JOIN {db.pairs('held')} AS held ON held.key = accounts.id"
-        f" LEFT JOIN {db.pairs('most')} AS most ON most.key = accounts.id"
+        f" FROM {OF_ACCOUNTS} LEFT JOIN {db.records('held', SHARE)} AS held ON held.key = accounts.id"
+        f" LEFT JOIN {db.records('most', SHARE)} AS most ON most.key = accounts.id"
         " WHERE state = 'running' AND coalesce(held.value, 0) < coalesce(most.value, :each_max))"
     )
 
@@ -77,8 +79,8 @@ class ClaimRequest:
         return {
             "now": micros(now),
             "each_max": self.each_max,
-            "held": json.dumps({account: share.held for account, share in shares}),
-            "most": json.dumps({account: share.most for account, share in shares}),
+            "held": encoded([{"key": account, "value": share.held} for account, share in shares]),
+            "most": encoded([{"key": account, "value": share.most} for account, share in shares]),
         }
 
 
@@ -163,7 +165,7 @@ def _claims(db: Database, rows: Sequence[Row]) -> list[EncryptedListClaim]:
         [{"number": number} for number in numbers],
     )
     lists = {number: found for number, (found,) in zip(numbers, read, strict=True)}
-    callers = db.callers_of_keys(sorted({key for key, *_ in lists.values()}))
+    callers = callers_of_keys(db, sorted({key for key, *_ in lists.values()}))
     lines = list_lines.read(
         db, [(ListKey(number, lists[number][2]), place) for number, place, *_ in rows]
     )
@@ -192,13 +194,13 @@ def extend(
         for number, each in enumerate(claims)
     ]
     values = {
-        "held": json.dumps(held), "now": micros(now),
+        "held": encoded(held), "now": micros(now),
         "until": micros(now + timedelta(seconds=lease_s)),
     }  # fmt: skip
     outcomes: dict[int, bool | None]
     held_chunks = (
         "held AS MATERIALIZED (SELECT each.number, lists.number AS list, each.place, each.fence"
-        f" FROM {db.claims('held')} AS each JOIN lists ON lists.id = each.id"
+        f" FROM {db.records('held', HELD)} AS each JOIN lists ON lists.id = each.id"
         " WHERE state = 'running')"
     )
     which = (

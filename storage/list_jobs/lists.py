@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from .. import audit
+from .. import audit, idempotency
 from ..audit import Act
 from ..base.columns import day_start, instant, micros
 from ..base.columns import is_test as is_test_of
@@ -250,8 +250,8 @@ def change_state(
         )
     pause_of_revoked(db, "id = :id", values)
     made = stored_list(db, list_id)
-    if made is not None and answer is not None:
-        _keep_answer(db, answer(made))
+    if made is not None and answer is not None and not idempotency.keep(db, answer(made)):
+        raise IdempotencyInProgress
     return made
 
 
@@ -279,22 +279,6 @@ def pause_of_key(db: Database, key_id: str) -> None:
     of_key = "key = (SELECT number FROM keys WHERE id = :key) AND state = 'running'"
     db.all(f"SELECT 1 FROM lists WHERE {of_key} ORDER BY id{db.FOR_UPDATE}", {"key": key_id})
     pause_of_revoked(db, of_key, {"key": key_id})
-
-
-def _keep_answer(db: Database, first: EncryptedFirst) -> None:
-    """Store the answer to a running request. Raises IdempotencyInProgress if another has begun."""
-    record = first.idempotency
-    kept = db.change(
-        "UPDATE idempotency_records SET answer = :answer"
-        " WHERE account = (SELECT number FROM accounts WHERE id = :account) AND key = :key"
-        " AND answer IS NULL AND lease_until = :until",
-        {
-            "account": record.account_id, "key": record.key, "until": micros(record.lease_until),
-            "answer": first.answer,
-        },
-    )  # fmt: skip
-    if not kept:
-        raise IdempotencyInProgress
 
 
 def make_last_due(db: Database, now: datetime, list_ids: Sequence[str]) -> None:

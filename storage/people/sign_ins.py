@@ -9,15 +9,8 @@ from datetime import datetime, timedelta
 
 from .. import audit
 from ..audit import Act
-from ..base.columns import (
-    ACCOUNT_COLUMNS,
-    ACCOUNT_FIELDS,
-    KEY_COLUMNS,
-    account_of,
-    instant,
-    key_of,
-    micros,
-)
+from ..base.columns import instant, micros
+from ..callers import COLUMNS, OF_KEYS, caller_of
 from ..database import Database, StorePart, read, write
 from ..records import Actor, Caller
 from . import people
@@ -139,15 +132,11 @@ def find_sign_in(db: Database, sign_in_id: str, account_id: str, key_id: str) ->
 
 def _caller(db: Database, account: int, which: str, values: dict[str, object]) -> Caller | None:
     rows = db.all(
-        f"SELECT {ACCOUNT_COLUMNS}, {KEY_COLUMNS} FROM keys"
-        " JOIN accounts ON accounts.number = keys.account"
+        f"SELECT {COLUMNS} FROM {OF_KEYS}"
         f" WHERE accounts.number = :account AND keys.revoked_at IS NULL AND {which}",
         {"account": account, **values},
     )
-    if not rows:
-        return None
-    split = len(ACCOUNT_FIELDS)
-    return Caller(account_of(rows[0][:split]), key_of(rows[0][split:]))
+    return caller_of(rows[0]) if rows else None
 
 
 def note_sign_in(db: Database, sign_in_id: str) -> None:

@@ -1,19 +1,16 @@
 """A session of PostgreSQL as the shared statements use it."""
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from psycopg import errors
 
 from ..base.columns import day_of, instant
-from ..database import NotUnique, Row, Values
-from ..records import Caller
-from . import accounts
+from ..database import NotUnique, Row, RowInsert, Values
 from .driver.partitions import (
     LINES,
     USAGE,
@@ -21,7 +18,7 @@ from .driver.partitions import (
     first_instant_of,
     listed,
 )
-from .driver.server import TransactionConnection
+from .driver.server import NAMED, TransactionConnection, columns_of
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -33,7 +30,7 @@ TEXTS_MAX = 2_000  # a statement that names a day is another text for each day
 
 @lru_cache(TEXTS_MAX)
 def _with_psycopg_names(statement: str) -> str:
-    return re.sub(r"(?<!:):([a-z]\w*)", r"%(\1)s", statement)
+    return NAMED.sub(r"%(\1)s", statement.replace("%", "%%"))
 
 
 @contextmanager
@@ -82,6 +79,10 @@ class PostgresDatabase:
         with self._db.db.cursor() as cursor, _unique():
             cursor.executemany(_with_psycopg_names(statement), [dict(each) for each in values])
 
+    def insert(self, into: RowInsert, rows: Sequence[Sequence[Any]]) -> None:
+        if rows:
+            self._db.execute(into.of_arrays, columns_of(rows))
+
     def delete_some(self, table: str, which: str, values: Values, most: int) -> int:
         return self.change(
             f"DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table}"
@@ -89,12 +90,7 @@ class PostgresDatabase:
             {**values, "most": most},
         )
 
-    def pairs(self, name: str) -> str:
-        fields = f"json_each_text(CAST(:{name} AS json))"
-        return f"(SELECT key, CAST(value AS bigint) AS value FROM {fields})"
-
-    def claims(self, name: str) -> str:
-        columns = "number bigint, id text, place bigint, fence bigint"
+    def records(self, name: str, columns: str) -> str:
         return f"(SELECT * FROM json_to_recordset(CAST(:{name} AS json)) AS one ({columns}))"
 
     def first_chunks_of(self, lists: str, which: str, order: str, limit: str) -> str:
@@ -136,6 +132,3 @@ class PostgresDatabase:
                 "undelivered": states.total(),
             },
         )
-
-    def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]:
-        return accounts.callers_of_keys(self._db, numbers)

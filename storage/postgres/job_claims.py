@@ -18,12 +18,12 @@ from ..base.claim_order import (
     Partition,
     claim_in_turn,
 )
-from ..base.columns import JOB_COLUMNS, job_of, micros
+from ..base.columns import micros
 from ..commands import ClaimJobs
 from ..database import Row
-from ..jobs import HOST_OF
+from ..jobs import HOST_OF, claims_of
 from ..records import Claim, JobState, Work
-from .accounts import callers_of_keys
+from .database import PostgresDatabase
 from .driver.server import TransactionConnection
 
 CLAIMING_LOCK = 0x6D70_6A62  # "mpjb": the first of two numbers of the lock
@@ -93,17 +93,8 @@ def _claim(
         " FROM free WHERE jobs.number = free.number RETURNING jobs.number",
         values,
     )
-    rows = db.all(
-        f"SELECT secret, fence, key, {JOB_COLUMNS} FROM jobs"
-        " JOIN accounts ON accounts.number = jobs.account WHERE jobs.number = ANY(%s)"
-        " ORDER BY array_position(%s::bigint[], jobs.number)",
-        [[number for (number,) in taken], numbers],
-    )
-    callers = callers_of_keys(db, {row[2] for row in rows})
-    return [
-        (Claim(job_of(tuple(row)), callers[key], None, fence), secret)
-        for secret, fence, key, *row in rows
-    ]
+    is_taken = {number for (number,) in taken}
+    return claims_of(PostgresDatabase(db), [each for each in numbers if each in is_taken])
 
 
 def _due(db: TransactionConnection, now: datetime, wanted: ClaimJobs, limit: int) -> list[int]:

@@ -5,19 +5,29 @@ clock is read until the commit. So no process grants what another has granted, a
 processes cannot deadlock.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TypeVar
 
 from ..base.columns import instant, micros
 from ..commands import ReadLedger
 from ..database import Row
-from ..records import Account, Ledger, Tier, UsageRow, Window
-from ..usage import month_of, period_bounds, period_start_of
-from . import rate_window as windows
+from ..records import Account, Ledger, Tier, UsageRow
+from ..usage import (
+    WINDOW_MICROS,
+    AccountCounts,
+    AccountWindow,
+    CallerRow,
+    HeldWindow,
+    KeyWindow,
+    count_of_keys,
+    month_of,
+    period_start_of,
+    window_of,
+    write_grants,
+)
+from .database import PostgresDatabase
 from .driver.server import NOW, TransactionConnection, Writes
-from .rate_window import Held, PostgresWindow
 
 R = TypeVar("R")
 
@@ -37,11 +47,14 @@ _CALLER = (
     " FROM keys JOIN accounts ON accounts.number = keys.account WHERE keys.id = ANY(%(keys)s)"
 )
 CALLER = _CALLER
+_OF_KEY = "SELECT at, units, total FROM rate_windows WHERE rate_windows.key = asked.key"
+STALE = "DELETE FROM rate_windows WHERE key = ANY(%s) AND at <= %s"
 
 
 def _read(now: str) -> str:
     """Return the query for the callers and their ledgers, without their windows' instants."""
     month = f"to_char(timezone('UTC', to_timestamp({now} / 1000000)), 'YYYY-MM-01')"
+    since = f"{now} - {WINDOW_MICROS}"
     return (
         f"WITH asked AS MATERIALIZED ({_CALLER}) SELECT asked.*,"
         " coalesce(months.units, 0), coalesce(months.billable, 0),"
@@ -49,12 +62,15 @@ def _read(now: str) -> str:
         f"  WHERE account = asked.account AND lease_until > {now}) + coalesce(pending, 0),"
         " (SELECT coalesce(sum(billable), 0)::bigint FROM periods"
         "  WHERE account = asked.account AND periods.start >= asked.start),"
-        f" coalesce(undelivered, 0), {windows.count_of_account(now)},"
+        f" coalesce(undelivered, 0), {count_of_keys('asked.account', since)},"
         " EXISTS (SELECT 1 FROM reservations"
         f"  WHERE account = asked.account AND lease_until <= {now}),"
-        f" {windows.COLUMNS} FROM asked"
+        " earliest.at, oldest.at, oldest.units, oldest.total, newest.at, newest.total FROM asked"
         f" LEFT JOIN months ON months.account = asked.account AND month = {month}"
-        f" LEFT JOIN job_backlogs ON job_backlogs.account = asked.account{windows.joins(now)}"
+        " LEFT JOIN job_backlogs ON job_backlogs.account = asked.account"
+        f" LEFT JOIN LATERAL ({_OF_KEY} ORDER BY at LIMIT 1) AS earliest ON true"
+        f" LEFT JOIN LATERAL ({_OF_KEY} AND at > {since} ORDER BY at LIMIT 1) AS oldest ON true"
+        f" LEFT JOIN LATERAL ({_OF_KEY} ORDER BY at DESC LIMIT 1) AS newest ON true"
     )
 
 
@@ -63,19 +79,10 @@ READ_AT = _read("%(now)s::bigint")
 CALLER_COLUMNS = 7
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerCaller:
-    """A key's row number, its account's row number, and the account's current tier and period."""
-
-    key_number: int
-    account_number: int
-    account: Account
-
-
 def caller_of(
     key: int, number: int, account_id: str, tier: Tier, start: int | None, end: int | None
-) -> LedgerCaller:
-    """Make a LedgerCaller; `start` and `end` of the period are in microseconds since 1970."""
+) -> CallerRow:
+    """Make a CallerRow; `start` and `end` of the period are in microseconds since 1970."""
     account = Account(
         account_id,
         "",
@@ -84,20 +91,7 @@ def caller_of(
         current_period_start=None if start is None else instant(start),
         current_period_end=None if end is None else instant(end),
     )
-    return LedgerCaller(key, number, account)
-
-
-@dataclass(slots=True)
-class _Seen:
-    """An account's counts, including what was granted or used since they were read."""
-
-    month_units: int
-    month_billable: int
-    reserved: int
-    period_billable: int
-    undelivered: int
-    keys: int
-    any_ended: bool  # whether ended reservations still have rows
+    return CallerRow(key, number, account)
 
 
 class Ledgers:
@@ -107,59 +101,40 @@ class Ledgers:
         """`rows` are the result of READ."""
         self._db = db
         self._now = now
-        self.caller: dict[str, LedgerCaller] = {}  # by the key's id
-        self.seen: dict[int, _Seen] = {}
-        self.held: dict[int, Held] = {}
+        self.caller: dict[str, CallerRow] = {}  # by the key's id
+        self.seen: dict[int, AccountCounts] = {}
+        self.held: dict[int, HeldWindow] = {}
         for key_id, *columns in rows:
             who = caller_of(*columns[: CALLER_COLUMNS - 1])
             counts = columns[CALLER_COLUMNS - 1 :]
             self.caller[key_id] = who
-            self.seen[who.account_number] = _Seen(*counts[:7])
-            self.held[who.key_number] = Held(*counts[7:])
-
-    def of(
-        self, who: LedgerCaller, window: Window, account_window: Sequence[tuple[datetime, int]]
-    ) -> Ledger:
-        seen = self.seen[who.account_number]
-        start, end = period_bounds(who.account, self._now)
-        return Ledger(
-            asked_at=self._now,
-            window=window,
-            month_units=seen.month_units + seen.reserved,
-            month_billable=seen.month_billable,
-            period_start=start,
-            period_end=end,
-            period_billable=seen.period_billable if _subscribed(who) else seen.month_billable,
-            reserved=seen.reserved,
-            undelivered=seen.undelivered,
-            keys=seen.keys,
-            account_window=account_window,
-        )
+            self.seen[who.account_number] = AccountCounts(*counts[:7])
+            self.held[who.key_number] = HeldWindow(who.key_number, *counts[7:])
 
     def check_limits(
-        self, who: LedgerCaller, units: int, check_limits: Callable[[Ledger], R | None]
+        self, who: CallerRow, units: int, check_limits: Callable[[Ledger], R | None]
     ) -> R | None:
         """Return the refusal, or None after adding the units to the key's window for later checks."""
         held = self.held[who.key_number]
-        window = PostgresWindow(held, micros(self._now), windows.reader(self._db, who.key_number))
+        window = KeyWindow(PostgresDatabase(self._db), held, micros(self._now))
         account_window = self.account_window(who)
-        refusal = check_limits(self.of(who, window, account_window))
+        counts = self.seen[who.account_number]
+        refusal = check_limits(counts.ledger(self._now, who.account, window, account_window))
         window.close()
         account_window.close()
         if refusal is None:
-            held.granted += units
+            held.grant(units)
         return refusal
 
-    def account_window(self, who: LedgerCaller) -> windows.PostgresAccountWindow:
+    def account_window(self, who: CallerRow) -> AccountWindow:
         ours = {
             one.key_number
             for one in self.caller.values()
             if one.account_number == who.account_number
         }
         granted = sum(self.held[key].granted for key in ours)
-        return windows.PostgresAccountWindow(
-            self._db, who.account_number, micros(self._now), granted
-        )
+        shared = PostgresDatabase(self._db)
+        return AccountWindow(shared, who.account_number, micros(self._now), granted)
 
     @property
     def ahead(self) -> list[int]:
@@ -171,7 +146,7 @@ class Ledgers:
         """Add to the account's reserved units; negative if some were given back."""
         self.seen[account].reserved += units
 
-    def use(self, who: LedgerCaller, rows: Iterable[UsageRow]) -> None:
+    def use(self, who: CallerRow, rows: Iterable[UsageRow]) -> None:
         """Count each row in the month and the billing period of its own instant."""
         seen = self.seen[who.account_number]
         for row in rows:
@@ -183,11 +158,10 @@ class Ledgers:
 
     def write(self, writes: Writes) -> None:
         """Add the granted units to the windows. The caller writes the reservations."""
-        windows.add(writes, micros(self._now), self.held)
-
-
-def _subscribed(who: LedgerCaller) -> bool:
-    return bool(who.account.current_period_start and who.account.current_period_end)
+        now, granted = micros(self._now), [each for each in self.held.values() if each.granted]
+        if stale := [each.key for each in granted if each.is_stale(now)]:
+            writes.add(STALE, stale, now - WINDOW_MICROS)
+        write_grants(writes, now, granted)
 
 
 def read_ledger(db: TransactionConnection, command: ReadLedger) -> Ledger:
@@ -195,5 +169,6 @@ def read_ledger(db: TransactionConnection, command: ReadLedger) -> Ledger:
     now = db.now()
     read = Ledgers(db, now, db.all(READ_AT, {"keys": [command.caller.key.id], "now": micros(now)}))
     who = read.caller[command.caller.key.id]
-    window = windows.window_of(db, who.key_number, micros(now))
-    return read.of(who, window, tuple(read.account_window(who)))
+    window = window_of(PostgresDatabase(db), read.held[who.key_number], micros(now))
+    counts = read.seen[who.account_number]
+    return counts.ledger(now, who.account, window, tuple(read.account_window(who)))

@@ -11,7 +11,6 @@ from ..base.columns import day_of, kept_since, micros
 from ..records import Tier
 from ..retention import RECLAIMED as SHARED
 from ..retention import Part
-from . import rate_window
 from .driver.partitions import (
     LINES,
     USAGE,
@@ -31,7 +30,6 @@ RECLAIMED = (
     "UPDATE jobs SET lease_until = :lease WHERE lease_until > :lease",
     "UPDATE jobs SET due_at = :now WHERE due_at > :now AND tries = 0",
     "UPDATE jobs SET due_at = :wait WHERE due_at > :wait",
-    rate_window.RECLAIM_ALL,
 )
 
 

@@ -171,6 +171,7 @@ class PostgresExecutor:
         latest = shared_retention.latest(now)
         for statement in retention.RECLAIMED:
             await self._do(partial(_change, statement=statement, values=latest))
+        await self._do(_bound(partial(shared_retention.reclaim_windows, latest=latest)))
         upkeep = partial(self._database_threads.writes.call, patience_s=UPKEEP_S)
         await self._database_threads.reads.call(
             lambda db: self._partitions.make_ahead(db, now), patience_s=UPKEEP_S

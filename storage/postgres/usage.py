@@ -6,16 +6,16 @@ calls are checked one after another in Python, so a thousand cost few more queri
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, get_args, get_origin
 
 import psycopg
 
-from .. import audit
-from ..accounts import creation_of
-from ..base.columns import instant, micros, new_job_values
+from .. import idempotency, outbox
+from ..accounts import create_keys
+from ..base.columns import day_of, instant, micros, new_job_values
 from ..commands import (
     AbandonJob,
     AccountCommand,
@@ -31,29 +31,37 @@ from ..commands import (
     JobVerified,
     LogRefusal,
     PostponeJob,
+    Raised,
     Reserve,
     Settle,
     Spend,
 )
 from ..contract import IdempotencyInProgress
+from ..database import Database
 from ..list_jobs import list_results
 from ..records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
-from . import accounts, jobs, ledgers, refusals, reservations
-from . import idempotency as idempotency_records
+from ..usage import CallerRow, log, log_refusals, reclaim_window
 from . import job_outcomes as outcomes
-from . import outbox as messages
-from . import rate_window as windows
-from . import usage_log as usage
+from . import jobs, ledgers, reservations
 from .database import PostgresDatabase
-from .driver.batch_executor import Raised
+from .driver.partitions import USAGE, check_partitions
 from .driver.server import TransactionConnection, Writes
-from .ledgers import LedgerCaller
 
+R = TypeVar("R")
 T = TypeVar("T", EnqueueMessage, BeginIdempotent, FinishIdempotent, CreateKey)
-Used = tuple[LedgerCaller, Sequence[UsageRow], bool]  # True: also count for the billing meter
+Used = tuple[CallerRow, Sequence[UsageRow], bool]  # True: also count for the billing meter
 
 BATCHED = [get_origin(kind) or kind for kind in get_args(BatchCommand)]
 GROUP_MAX = 500  # in one transaction
+
+ANSWERS = (
+    "UPDATE idempotency_records SET answer = given.answer"
+    " FROM unnest(%s::bigint[], %s::text[], %s::bytea[]) AS given (account, key, answer)"
+    " WHERE idempotency_records.account = given.account AND idempotency_records.key = given.key"
+)
+METERS = outbox.raise_meters(
+    "(SELECT * FROM unnest(:accounts::bigint[], :counts::bigint[]) AS sums (account, count))"
+)
 
 NUMBERS = "SELECT id, number FROM accounts WHERE id = ANY(%s)"
 THERE = {  # each finds a row that exists once the batch was committed
@@ -112,7 +120,7 @@ class _MeteringBatch:
         self._db = db
         self._commands = asked
         self._answers: list[object] = [None] * len(asked)
-        self._caller: dict[str, LedgerCaller] = {}
+        self._caller: dict[str, CallerRow] = {}
         self._numbers: dict[str, int] = {}
         self._ledgers: ledgers.Ledgers | None = None
         self._reserved: list[reservations.Row] = []
@@ -127,7 +135,7 @@ class _MeteringBatch:
 
     def hold(self, marker: Marker | None) -> list[object]:
         db = self._db
-        usage.check_days(db, self._rows())
+        check_partitions(db, {(USAGE, day_of(row.at)) for row in self._rows()})
         parts = reservations.parts_of(
             command for command in self._commands if isinstance(command, Settle)
         )
@@ -140,7 +148,8 @@ class _MeteringBatch:
         self._settle({part: parts[part] for part in fresh}, now)
         self._complete(now)
         self._answer_accounts(now)
-        refusals.log(db, now, [(command, who) for _, command, who in self._those(LogRefusal)])
+        refused = [(command, who) for _, command, who in self._those(LogRefusal)]
+        log_refusals(PostgresDatabase(db), now, refused)
         self._check_limits(now)
         self._write(now)
         return self._answers
@@ -180,7 +189,8 @@ class _MeteringBatch:
         if checks_limits:
             self._ledgers = ledgers.Ledgers(db, now, rows)
             if ahead := self._ledgers.ahead:
-                windows.reclaim(db, ahead, micros(now))
+                for key in ahead:
+                    reclaim_window(PostgresDatabase(db), key, micros(now))
                 self._ledgers = ledgers.Ledgers(db, now, db.all(ledgers.READ, {"keys": keys}))
                 self._mended = True
             self._caller = self._ledgers.caller
@@ -193,16 +203,14 @@ class _MeteringBatch:
 
     def _read_idempotency(self) -> None:
         """Find which of the requests with an idempotency key still run; no query if there are none."""
-        idempotency_records_asked = [
-            idempotency for command in self._commands if (idempotency := _idempotency_of(command))
-        ]
-        if idempotency_records_asked:
-            self._running = idempotency_records.running(self._db, idempotency_records_asked)
+        asked = [record for command in self._commands if (record := _idempotency_of(command))]
+        if asked:
+            self._running = idempotency.running(PostgresDatabase(self._db), asked)
 
     def _is_late(self, command: BatchCommand) -> bool:
         """Return whether its record's lease has ended and another request has begun since."""
-        idempotency = _idempotency_of(command)
-        return idempotency is not None and idempotency not in self._running
+        record = _idempotency_of(command)
+        return record is not None and record not in self._running
 
     def _in_time(self, parts: dict[reservations.Part, Settle]) -> dict[reservations.Part, Settle]:
         """Return the parts to settle: not the late ones, unless settled before, which changes nothing."""
@@ -247,41 +255,34 @@ class _MeteringBatch:
 
     def _answer_accounts(self, now: datetime) -> None:
         """Execute the commands that name an account: messages, idempotency records and keys."""
-        posts = self._of(EnqueueMessage)
-        reported = messages.post(self._db, now, [(command, number) for _, command, number in posts])
-        for (place, command, number), posted in zip(posts, reported, strict=True):
-            self._answers[place] = posted
-            if posted:
-                self._marks["message"] = command.kind, number, command.name
-        begun = self._of(BeginIdempotent)
-        answers = idempotency_records.begin(
-            self._db, now, [(command, number) for _, command, number in begun]
-        )
-        for (place, _, number), answer in zip(begun, answers, strict=True):
-            self._answers[place] = answer
+        for message, number, is_new in self._act(EnqueueMessage, outbox.enqueue, now):
+            if is_new:
+                self._marks["message"] = message.kind, number, message.name
+        for _, number, answer in self._act(BeginIdempotent, idempotency.begin, now):
             if isinstance(answer, IdempotencyRecord):
                 self._marks["request"] = number, answer.key, micros(answer.lease_until)
-        idempotency_records.finish(
-            self._db, [(command, number) for _, command, number in self._of(FinishIdempotent)]
-        )
-        new = self._of(CreateKey)
-        keys = accounts.create_keys(
-            self._db, now, [(command, number) for _, command, number in new]
-        )
-        made = zip(new, keys, strict=True)
-        audit.add_each(
-            PostgresDatabase(self._db),
-            [
-                (number, asked.by, creation_of(key))
-                for (_, asked, number), key in made
-                if isinstance(key, Key)
-            ],
-        )
-        for (place, asked, number), key in zip(new, keys, strict=True):
-            self._answers[place] = key
+        for _, ended, _ in self._of(FinishIdempotent):
+            idempotency.finish(PostgresDatabase(self._db), ended)
+        for asked, number, key in self._act(CreateKey, create_keys, now):
             if isinstance(key, Key):
                 self._marks["key"] = (key.id,)
                 self._keep_answer(number, asked.answer(key) if asked.answer else None)
+
+    def _act(
+        self,
+        kind: type[T],
+        act: Callable[[Database, datetime, Sequence[tuple[T, int]]], Sequence[R]],
+        now: datetime,
+    ) -> list[tuple[T, int, R]]:
+        """Answer the account commands of a kind; return each with its account's number and outcome."""
+        those = self._of(kind)
+        if not those:
+            return []
+        asked = [(command, number) for _, command, number in those]
+        outcomes = act(PostgresDatabase(self._db), now, asked)
+        for (place, *_), outcome in zip(those, outcomes, strict=True):
+            self._answers[place] = outcome
+        return [(*each, outcome) for each, outcome in zip(asked, outcomes, strict=True)]
 
     def _of(self, kind: type[T]) -> list[tuple[int, T, int]]:
         """Return the unanswered account commands of a kind: place, command and account number."""
@@ -291,7 +292,7 @@ class _MeteringBatch:
             if isinstance(command, kind) and self._answers[place] is None
         ]
 
-    def _those(self, *kinds: type[Any]) -> list[tuple[int, Any, LedgerCaller]]:
+    def _those(self, *kinds: type[Any]) -> list[tuple[int, Any, CallerRow]]:
         """Return the unanswered commands of these kinds: place, command and caller."""
         return [
             (place, command, self._caller[command.caller.key.id])
@@ -312,7 +313,7 @@ class _MeteringBatch:
                 self._use(who, command.rows, command.emit_meter_event)
             self._keep_answer(who.account_number, command.first)
 
-    def _use(self, who: LedgerCaller, rows: Sequence[UsageRow], emit_meter_event: bool) -> None:
+    def _use(self, who: CallerRow, rows: Sequence[UsageRow], emit_meter_event: bool) -> None:
         """Count the rows in the ledger now; they are logged at the end of the batch."""
         if not rows:
             return
@@ -381,14 +382,14 @@ class _MeteringBatch:
                 self._answers[place] = Raised(ValueError("a job with this id is kept already"))
             kept.add(command.order.id)
 
-    def _reserve(self, command: Reserve[object], who: LedgerCaller, now: datetime) -> Reservation:
+    def _reserve(self, command: Reserve[object], who: CallerRow, now: datetime) -> Reservation:
         id = reservations.new_id(now)
         until = micros(now + timedelta(seconds=command.lease_s))
         self._reserved.append((id, who.account_number, command.units, until))
         self._marks["reservation"] = (id,)
         return Reservation(str(id), command.caller, command.units)
 
-    def _create_job(self, command: CreateJob[object], who: LedgerCaller, now: datetime) -> Job:
+    def _create_job(self, command: CreateJob[object], who: CallerRow, now: datetime) -> Job:
         job = new_job(command.order, command.caller, now)
         self._keep_answer(who.account_number, command.first)
         values = new_job_values(job, who.account_number, who.key_number, command.secret)
@@ -420,13 +421,18 @@ class _MeteringBatch:
         writes = Writes()
         if self._spent:
             self._marks["settlement"] = reservations.mark(writes, now)
-        usage.log(writes, [(who, rows) for who, rows, _ in self._used])
+        log(writes, [(who, rows) for who, rows, _ in self._used])
         reported: Counter[int] = Counter()
         for who, rows, emit_meter_event in self._used:
             if emit_meter_event:
                 reported[who.account_number] += sum(row.billable for row in rows)
-        idempotency_records.keep(writes, self._firsts)
-        messages.raise_meters(writes, now, +reported)
+        if self._firsts:
+            accounts, firsts = zip(*self._firsts, strict=True)
+            keys = [first.idempotency.key for first in firsts]
+            writes.add(ANSWERS, list(accounts), keys, [first.answer for first in firsts])
+        if counts := +reported:
+            counted = {"accounts": list(counts), "counts": list(counts.values())}
+            writes.add_named(METERS, {**outbox.metering(now), **counted})
         if self._ledgers:
             self._ledgers.write(writes)
         if self._reserved:

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from ..callers import find_callers
 from ..commands import FindCaller
-from .accounts import callers
+from .database import PostgresDatabase
 from .driver.server import TransactionConnection
 
 Act = Callable[[TransactionConnection], object]
@@ -52,4 +53,5 @@ class Callers:
     def __call__(
         self, db: TransactionConnection, asked: Sequence[FindCaller], marker: object
     ) -> list[object]:
-        return list(callers(db, [command.sha256 for command in asked]))
+        hashes = [command.sha256 for command in asked]
+        return list(find_callers(PostgresDatabase(db), hashes))

@@ -2,15 +2,14 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..base.claim_order import Partition
-from ..database import NotUnique, Row, Values
-from ..records import Caller
-from . import accounts, job_partitions
+from ..database import NotUnique, Row, RowInsert, Values
+from . import job_partitions
 
 ALWAYS = 2**63 - 1  # after every instant
 C = TypeVar("C")
@@ -69,6 +68,9 @@ class SqliteDatabase:
         with _unique():
             self._db.executemany(statement, [dict(each) for each in values])
 
+    def insert(self, into: RowInsert, rows: Sequence[Sequence[Any]]) -> None:
+        self._db.executemany(into.of_values, rows)
+
     def delete_some(self, table: str, which: str, values: Values, most: int) -> int:
         key = KEYS.get(table, "number")
         return self.change(
@@ -77,14 +79,9 @@ class SqliteDatabase:
             {**values, "most": most},
         )
 
-    def pairs(self, name: str) -> str:
-        return f"(SELECT key, value FROM json_each(:{name}))"
-
-    def claims(self, name: str) -> str:
-        fields = ", ".join(
-            f"json_extract(value, '$.{field}') AS {field}"
-            for field in ("number", "id", "place", "fence")
-        )
+    def records(self, name: str, columns: str) -> str:
+        names = (column.split()[0] for column in columns.split(", "))
+        fields = ", ".join(f"json_extract(value, '$.{each}') AS {each}" for each in names)
         return f"(SELECT {fields} FROM json_each(:{name}))"
 
     def first_chunks_of(self, lists: str, which: str, order: str, limit: str) -> str:
@@ -117,6 +114,3 @@ class SqliteDatabase:
         )
         for (state, partition), count in places.items():
             job_partitions.renew(self._db, state, partition, -count)
-
-    def callers_of_keys(self, numbers: Sequence[int]) -> Mapping[int, Caller]:
-        return {number: accounts.caller_of_key(self._db, number) for number in numbers}

@@ -1,17 +1,14 @@
 """Transactions of jobs, in SQL. Each runs in the writer's or the reader's transaction."""
 
 import sqlite3
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cache, partial
 from typing import TypeVar
 
+from .. import idempotency
 from ..base.claim_order import Partition
 from ..base.columns import (
-    JOB_COLUMNS,
     NEW_JOB_COLUMNS,
-    job_of,
     micros,
     new_job_values,
 )
@@ -25,18 +22,15 @@ from ..commands import (
     ResendJob,
 )
 from ..contract import LISTED_MAX
-from ..jobs import find_job
+from ..jobs import claims_of, find_job
 from ..records import (
     Attempt,
-    Caller,
     Claim,
     Job,
     JobState,
     new_job,
     state_with_result,
 )
-from . import accounts
-from . import idempotency as idempotency_records
 from . import job_partitions as partitions
 from . import usage as metering
 from .database import SqliteDatabase
@@ -71,13 +65,14 @@ def create(db: DB, now: datetime, command: CreateJob[R]) -> Job | R:
     """
     if db.execute("SELECT 1 FROM jobs WHERE id = ?", (command.order.id,)).fetchone():
         raise ValueError("a job with this id is kept already")
-    idempotency_records.check_runs(db, command.first.idempotency if command.first else None)
+    shared = SqliteDatabase(db, now)
+    idempotency.check_runs(shared, command.first.idempotency if command.first else None)
     granted = metering.grant(db, now, command.caller, 1, command.check_limits)
     if not isinstance(granted, metering.Standing):
         return granted
     owner = granted.caller
     job = new_job(command.order, command.caller, now)
-    idempotency_records.keep(db, command.first)
+    idempotency.keep(shared, command.first)
     number = db.execute(
         f"INSERT INTO jobs ({NEW_JOB_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         new_job_values(job, owner.account_number, owner.key_number, command.secret),
@@ -109,19 +104,7 @@ def claim(db: DB, now: datetime, command: ClaimJobs) -> list[tuple[Claim, bytes 
     )
     for partition in {head.partition for head in heads}:
         partitions.renew(db, partitions.STATE_OF[command.work], partition)
-    caller_of_key = cache(partial(accounts.caller_of_key, db))  # many jobs have the same caller
-    return [_claim(db, head.number, caller_of_key) for head in heads]
-
-
-def _claim(
-    db: DB, number: int, caller_of_key: Callable[[int], Caller]
-) -> tuple[Claim, bytes | None]:
-    secret, fence, key, *row = db.execute(
-        f"SELECT secret, fence, key, {JOB_COLUMNS}"
-        " FROM jobs JOIN accounts ON accounts.number = jobs.account WHERE jobs.number = ?",
-        (number,),
-    ).fetchone()
-    return Claim(job_of(tuple(row)), caller_of_key(key), None, fence), secret
+    return claims_of(SqliteDatabase(db, now), [head.number for head in heads])
 
 
 # outcomes

@@ -11,18 +11,31 @@ import sqlite3
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import trio
 
+from ..callers import ACTIVE, caller_of
+from ..commands import FindCaller
 from ..contract import StoreUnavailable
 from ..records import Caller
-from .accounts import caller
 from .file import connect, inode_of
 
 WARM_S = 60.0  # pages read within this time are assumed to be in memory; they serve many keys
 KEYS_MAX = 10_000
 CACHE_KIB = 1024  # of keys and accounts alone: those of some thousand
+
+
+def caller(db: sqlite3.Connection, sha256: str) -> Caller | None:
+    """Return the active key with this hash and its account, or None."""
+    row = db.execute(f"{ACTIVE} = ?", (sha256,)).fetchone()
+    return caller_of(row[1:]) if row else None
+
+
+def find_caller(db: sqlite3.Connection, _: datetime, command: FindCaller) -> Caller | None:
+    """The same for a command."""
+    return caller(db, command.sha256)
 
 
 @dataclass(slots=True, eq=False)

@@ -9,13 +9,11 @@ from typing import Any
 from .. import retention as shared
 from ..base.columns import kept_since, micros
 from ..records import Tier
-from . import job_partitions, rate_window
+from . import job_partitions
 from .database import SqliteDatabase
 
 DB = sqlite3.Connection
 Call = Callable[[Callable[[DB, datetime], Any]], Awaitable[Any]]
-
-KEYS_AHEAD = "SELECT DISTINCT key FROM rate_windows WHERE at > :soon"
 
 
 async def apply(write: Call, read: Call, retention_days: Mapping[Tier, int]) -> None:
@@ -47,6 +45,5 @@ def _reclaim(db: DB, now: datetime) -> datetime:
     latest = shared.latest(now)
     for statement in shared.RECLAIMED:
         db.execute(statement, latest)
-    for (key,) in db.execute(KEYS_AHEAD, latest).fetchall():
-        rate_window.reclaim(db, key, latest["now"])
+    shared.reclaim_windows(SqliteDatabase(db, now), latest)
     return now

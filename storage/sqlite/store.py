@@ -22,11 +22,11 @@ from ..contract import StoreSize
 from ..database import Function, StoreCommand
 from ..records import Caller
 from ..store import Store
-from . import accounts, retention
+from . import retention
 from .database import SqliteDatabase
 from .database_thread import Reader, Writer
 from .file import explain_error, prepare
-from .key_lookup import KeyLookup
+from .key_lookup import KeyLookup, caller
 from .secret_key import ready_key
 from .transactions import CLAIMS, READS, WRITES
 
@@ -124,4 +124,4 @@ class SqliteExecutor:
 
     def _look_up(self, db: sqlite3.Connection, _: datetime, *, sha256: str) -> Caller | None:
         self._key_lookup.open()
-        return accounts.caller(db, sha256)
+        return caller(db, sha256)

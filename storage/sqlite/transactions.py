@@ -1,58 +1,61 @@
 """The transactions of SQLite by their commands: for the store in a file and the one in memory."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from .. import commands
-from ..accounts import insert_key, new_key, next_key_at
-from ..base.columns import instant, micros
-from ..commands import CreateKey
-from ..contract import WINDOW, KeyCreationTooFast, KeyLimitReached
-from ..database import StoreCommand
-from ..records import Key, KeyKind
-from . import accounts, idempotency, jobs, leases, outbox, usage
-from .accounts import number_of
+from .. import commands, idempotency, outbox
+from ..accounts import create_keys
+from ..callers import number_of
+from ..commands import (
+    BeginIdempotent,
+    CreateKey,
+    EnqueueMessage,
+    FinishIdempotent,
+    Raised,
+    StoreCommand,
+)
+from ..database import Database
+from ..records import Key
+from . import jobs, key_lookup, leases, usage
 from .database import SqliteDatabase
 
 DB = sqlite3.Connection
+A = TypeVar("A", BeginIdempotent, CreateKey, EnqueueMessage)
+R = TypeVar("R")
 Transaction = Callable[[DB, datetime, Any], Any]
+
+
+def _single(
+    act: Callable[[Database, datetime, Sequence[tuple[A, int]]], Sequence[R | Raised]],
+) -> Callable[[DB, datetime, A], R]:
+    """Run a transaction of many commands for one; it raises what forbids the command."""
+
+    def transaction(db: DB, now: datetime, command: A) -> R:
+        shared = SqliteDatabase(db, now)
+        (outcome,) = act(shared, now, [(command, number_of(shared, command.account_id))])
+        if isinstance(outcome, Raised):
+            raise outcome.error
+        return outcome
+
+    return transaction
+
+
+_create_key = _single(create_keys)
 
 
 def create_key(db: DB, now: datetime, command: CreateKey) -> Key:
     """Insert a key, and store the answer that `command.answer` makes from it."""
-    idempotency.check_runs(db, command.idempotency)
-    account = number_of(db, command.account_id)
-    if command.keys_max is not None:
-        (active,) = db.execute(
-            "SELECT count(*) FROM keys WHERE account = ? AND kind = ? AND revoked_at IS NULL",
-            (account, command.kind),
-        ).fetchone()
-        if active >= command.keys_max:
-            raise KeyLimitReached
-    if command.keys_per_minute_max is not None:
-        _check_creation_rate(db, now, account, command.kind, command.keys_per_minute_max)
-    if db.execute("SELECT 1 FROM keys WHERE sha256 = ?", (command.sha256,)).fetchone():
-        raise ValueError("a key with this hash is kept already")
-    key = new_key(command, now)
-    insert_key(SqliteDatabase(db, now), account, key, command.sha256, command.by)
+    idempotency.check_runs(SqliteDatabase(db, now), command.idempotency)
+    key = _create_key(db, now, command)
     if command.answer is not None:
-        idempotency.keep(db, command.answer(key))
+        idempotency.keep(SqliteDatabase(db, now), command.answer(key))
     return key
 
 
-def _check_creation_rate(
-    db: DB, now: datetime, account: int, kind: KeyKind, keys_per_minute_max: int
-) -> None:
-    rows = db.execute(
-        "SELECT created_at FROM keys WHERE account = ? AND kind = ?"
-        " AND created_at > ? AND created_at <= ?",
-        (account, kind, micros(now - WINDOW), micros(now)),
-    )
-    at = next_key_at([instant(at) for (at,) in rows], keys_per_minute_max)
-    if at is not None:
-        raise KeyCreationTooFast(now, at)
+def finish(db: DB, now: datetime, command: FinishIdempotent) -> None:
+    idempotency.finish(SqliteDatabase(db, now), command)
 
 
 def _check(db: DB, now: datetime, _: commands.CheckStore) -> datetime:
@@ -70,22 +73,22 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.Settle.run_by(usage.settle),
         commands.Spend[object].run_by(usage.spend),
         commands.LogRefusal.run_by(usage.log_refusal),
-        commands.BeginIdempotent.run_by(idempotency.begin),
-        commands.FinishIdempotent.run_by(idempotency.finish),
+        commands.BeginIdempotent.run_by(_single(idempotency.begin)),
+        commands.FinishIdempotent.run_by(finish),
         commands.CreateJob[object].run_by(jobs.create),
         commands.JobVerified.run_by(jobs.verified),
         commands.JobAttempted.run_by(jobs.attempted),
         commands.PostponeJob.run_by(jobs.postpone),
         commands.AbandonJob.run_by(jobs.abandon),
         commands.ResendJob.run_by(jobs.resend),
-        commands.EnqueueMessage.run_by(outbox.enqueue),
+        commands.EnqueueMessage.run_by(_single(outbox.enqueue)),
         commands.LeaseConnections.run_by(leases.lease),
         commands.CheckStore.run_by(_check),
     ]
 )
 READS: dict[type[StoreCommand[Any]], Transaction] = dict(
     [
-        commands.FindCaller.run_by(accounts.find_caller),
+        commands.FindCaller.run_by(key_lookup.find_caller),
         commands.ReadLedger.run_by(usage.read_ledger),
     ]
 )

@@ -10,13 +10,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
 import psycopg
 from psycopg import errors
 
+from ...commands import Raised
 from ...contract import OutcomeUnknown, StoreBroken, StoreUnavailable
 from .partitions import (
     Partitions,
@@ -40,13 +40,6 @@ Q_contra = TypeVar("Q_contra", contravariant=True)
 
 RETRY_S = 0.05
 REPAIRS_MAX = 3  # partitions may be dropped again meanwhile, and a message claimed
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """An error to raise at the caller. A refusal, even an exception, is returned as a value."""
-
-    error: Exception
 
 
 class Work(Protocol[Q_contra]):

@@ -17,8 +17,9 @@ from typing import Final, TypeVar
 import trio
 
 from ...base.call_queue import CallQueue, PendingCall
+from ...commands import Raised
 from ...contract import StoreUnavailable
-from .batch_executor import BatchExecutor, Raised, Work
+from .batch_executor import BatchExecutor, Work
 from .partitions import Partitions
 from .server import PostgresServer
 

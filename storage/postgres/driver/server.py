@@ -3,9 +3,11 @@
 No message made here contains the URL's password.
 """
 
+import re
 import select
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from datetime import date, datetime
+from functools import cache
 from typing import Any, cast
 from uuid import UUID
 
@@ -17,6 +19,7 @@ from psycopg.types.string import StrDumper, TextLoader
 
 from ...base.columns import instant
 from ...contract import StoreBroken, StoreFull, StoreUnavailable, shown
+from ...database import RowInsert
 
 SCHEMA = "mailprobe"  # a schema of our own, so that other programs' tables do not conflict
 
@@ -316,6 +319,20 @@ class TransactionConnection:
         self.execute("COMMIT")
 
 
+NAMED = re.compile(r"(?<!:):([a-z]\w*)")
+
+
+@cache
+def _positional(statement: str) -> tuple[str, list[str]]:
+    """A shared statement with psycopg's places, and the names of their values."""
+    return NAMED.sub("%s", statement.replace("%", "%%")), NAMED.findall(statement)
+
+
+def columns_of(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """The rows as an array of each column."""
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
 class Writes:
     """Statements that share no row, sent as one statement to save a round trip each."""
 
@@ -326,6 +343,15 @@ class Writes:
     def add(self, statement: str, *values: object) -> None:
         self._statements.append(statement)
         self._values += values
+
+    def insert(self, into: RowInsert, rows: Sequence[Sequence[Any]]) -> None:
+        if rows:
+            self.add(into.of_arrays, *columns_of(rows))
+
+    def add_named(self, statement: str, values: Mapping[str, object]) -> None:
+        """Add a statement whose values have names, as the shared ones have."""
+        positional, names = _positional(statement)
+        self.add(positional, *(values[name] for name in names))
 
     def send(self, db: TransactionConnection) -> None:
         if not self._statements:

@@ -20,7 +20,7 @@ from mailprobe.storage import open_store, retention
 from mailprobe.storage.base import call_queue
 from mailprobe.storage.contract import SETTLED_KEPT, OutcomeUnknown, StoreBroken, StoreUnavailable
 from mailprobe.storage.records import Caller, Ledger, Reservation
-from mailprobe.storage.sqlite import accounts, database_thread, key_lookup
+from mailprobe.storage.sqlite import database_thread, key_lookup
 from mailprobe.storage.sqlite.file import WriterQueue
 from mailprobe.storage.store import Store
 from tests.storage.child_processes import child, line_of, output_of, report
@@ -372,7 +372,7 @@ async def test_those_who_ask_for_a_key_together_share_a_look_up(
         looked[sha256] += 1
         return look_up(db, sha256)
 
-    look_up = accounts.caller
+    look_up = key_lookup.caller
     monkeypatch.setattr(key_lookup, "caller", counted)
     found = []
 
