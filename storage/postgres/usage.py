@@ -45,7 +45,7 @@ from . import job_outcomes as outcomes
 from . import jobs, ledgers, reservations
 from .database import PostgresDatabase
 from .driver.partitions import USAGE, check_partitions
-from .driver.server import TransactionConnection, Writes
+from .driver.server import TransactionConnection, Writes, columns_of
 
 R = TypeVar("R")
 T = TypeVar("T", EnqueueMessage, BeginIdempotent, FinishIdempotent, CreateKey)
@@ -282,7 +282,10 @@ class _MeteringBatch:
         outcomes = act(PostgresDatabase(self._db), now, asked)
         for (place, *_), outcome in zip(those, outcomes, strict=True):
             self._answers[place] = outcome
-        return [(*each, outcome) for each, outcome in zip(asked, outcomes, strict=True)]
+        return [
+            (command, number, outcome)
+            for (command, number), outcome in zip(asked, outcomes, strict=True)
+        ]
 
     def _of(self, kind: type[T]) -> list[tuple[int, T, int]]:
         """Return the unanswered account commands of a kind: place, command and account number."""
@@ -427,9 +430,8 @@ class _MeteringBatch:
             if emit_meter_event:
                 reported[who.account_number] += sum(row.billable for row in rows)
         if self._firsts:
-            accounts, firsts = zip(*self._firsts, strict=True)
-            keys = [first.idempotency.key for first in firsts]
-            writes.add(ANSWERS, list(accounts), keys, [first.answer for first in firsts])
+            kept = [(n, first.idempotency.key, first.answer) for n, first in self._firsts]
+            writes.add(ANSWERS, *columns_of(kept))
         if counts := +reported:
             counted = {"accounts": list(counts), "counts": list(counts.values())}
             writes.add_named(METERS, {**outbox.metering(now), **counted})

@@ -14,9 +14,8 @@ from ..commands import (
     EnqueueMessage,
     FinishIdempotent,
     Raised,
-    StoreCommand,
 )
-from ..database import Database
+from ..database import Database, StoreCommand
 from ..records import Key
 from . import jobs, key_lookup, leases, usage
 from .database import SqliteDatabase

@@ -6,7 +6,7 @@ import sys
 
 def test_only_the_kind_of_store_that_is_opened_is_imported() -> None:
     script = (
-        "import sys, trio, storage\n"
+        "import sys, trio\nfrom mailprobe import storage\n"
         "assert not {'mailprobe.storage.sqlite.memory', 'mailprobe.storage.sqlite.store', 'mailprobe.storage.postgres.store'} & set(sys.modules)\n"
         "async def main():\n"
         "    async with storage.open_store('memory:', secret_key=None): pass\n"
