@@ -28,7 +28,7 @@ from .contract import (
     KeyLimitReached,
     at_most,
 )
-from .database import Database, NotUnique, StorePart, encoded, read, write
+from .database import Database, JobMove, NotUnique, StorePart, encoded, read, write
 from .idempotency import encrypting
 from .list_jobs import lists
 from .records import (
@@ -359,7 +359,7 @@ def _delete_jobs(db: Database, account: int, which: str) -> bool:
     jobs = [{"job": number} for number, _, _ in rows]
     db.change_each("DELETE FROM job_attempts WHERE job = :job", jobs)
     db.change_each("DELETE FROM jobs WHERE number = :job", jobs)
-    db.count_out(account, [(state, host) for _, state, host in rows])
+    db.count_jobs([JobMove(account, host, state, None) for _, state, host in rows])
     return len(jobs) == JOBS_TIDIED_MAX
 
 

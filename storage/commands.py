@@ -252,11 +252,6 @@ class AbandonJob(_ClaimCommand, StoreCommand[bool]):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class ResendJob(StoreCommand[Job | None]):
-    job_id: str
-
-
 # the outbox
 
 

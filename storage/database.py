@@ -22,6 +22,7 @@ from typing import (
     Any,
     Concatenate,
     Generic,
+    NamedTuple,
     ParamSpec,
     Protocol,
     Self,
@@ -31,7 +32,7 @@ from typing import (
 
 from .contract import StoreBroken
 from .list_records import ListClaim
-from .records import Claim
+from .records import Claim, JobState
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
     from .base.encryption import Cipher
@@ -73,6 +74,15 @@ class RowInsert:
         arrays = ", ".join(f"%s::{column.split()[1]}[]" for column in self.columns.split(", "))
         names = ", ".join(self._names)
         return f"INSERT INTO {self.table} ({names}) SELECT * FROM unnest({arrays}){self.ending}"
+
+
+class JobMove(NamedTuple):
+    """A job's account and receiver, and its state before and after; None: it is not stored."""
+
+    account: int
+    host: str
+    before: JobState | None
+    after: JobState | None
 
 
 class RowWriter(Protocol):
@@ -134,8 +144,8 @@ class Database(RowWriter, Protocol):
     def lock_accounts(self) -> None:
         """Let no other transaction insert an account until this one has ended."""
 
-    def count_out(self, account: int, jobs: Sequence[tuple[str, str]]) -> None:
-        """Take deleted jobs, each a state and a host, out of what counts an account's jobs."""
+    def count_jobs(self, moves: Sequence[JobMove]) -> None:
+        """Count jobs that were added, changed or deleted; their rows are written already."""
 
 
 class StoreCommand(Generic[R]):

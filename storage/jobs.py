@@ -1,14 +1,15 @@
 """Asynchronous verifications and their callbacks: the contract, and the SQL that both databases share.
 
-Creating, claiming and ending a job is each database's own.
+Claiming a job is each database's own.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from .base.columns import JOB_COLUMNS, attempt_of, job_of, micros
+from .base.columns import JOB_COLUMNS, attempt_of, column, job_of, micros
 from .callers import callers_of_keys
 from .commands import (
     AbandonJob,
@@ -16,11 +17,11 @@ from .commands import (
     CreateJob,
     JobAttempted,
     JobVerified,
+    Outcome,
     PostponeJob,
-    ResendJob,
 )
 from .contract import ID_PREFIX_MIN, LISTED_MAX, RECEIVERS_MAX, at_most
-from .database import Database, StorePart, encoded, read, write
+from .database import Database, JobMove, Row, RowInsert, StorePart, encoded, read, write
 from .idempotency import encrypted_first
 from .records import (
     Attempt,
@@ -33,6 +34,7 @@ from .records import (
     Ledger,
     UsageRow,
     Work,
+    state_with_result,
 )
 
 R = TypeVar("R")
@@ -188,6 +190,187 @@ def claims_of(db: Database, numbers: Sequence[int]) -> list[tuple[Claim, bytes |
     return [claims[number] for number in numbers]
 
 
+# what a claim leads to
+
+
+NEW_JOBS = RowInsert(
+    "jobs",
+    "id text, account bigint, key bigint, email text, webhook text, host text, secret bytea,"
+    " state text, created_at bigint, due_at bigint, payload bytea, ended_at bigint, recheck bigint,"
+    " asks_hosts bigint, trace text",
+)
+ATTEMPTS = RowInsert(
+    "job_attempts",
+    "job bigint, place bigint, number bigint, at bigint, took_ms bigint, status bigint, error text",
+)
+ROW = "number, account, host, state, tries, fence"
+
+
+def new_job_values(job: Job, account: int, key: int, secret: bytes | None) -> Row:
+    """The values of NEW_JOBS."""
+    return (
+        job.id, account, key, job.email, job.webhook, job.host, secret, job.state,
+        micros(job.created_at), column(job.due_at), job.payload, column(job.ended_at),
+        int(job.recheck), int(job.asks_hosts), job.trace,
+    )  # fmt: skip
+
+
+def insert_jobs(db: Database, rows: Sequence[Row]) -> None:
+    """Insert jobs, each with the values of NEW_JOBS."""
+    db.insert(NEW_JOBS, rows)
+    db.count_jobs(
+        [JobMove(account, host, None, state) for _, account, _, _, _, host, _, state, *_ in rows]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """A job's row, which is locked."""
+
+    number: int
+    account: int
+    host: str
+    state: JobState
+    tries: int
+    fence: int
+
+
+def held_jobs(db: Database, outcomes: Sequence[Outcome]) -> list[JobRow | None]:
+    """Lock and return the job of each outcome; None if its claim does not count, or for another state.
+
+    A claim counts if it is the job's last and had no outcome yet. The rows are locked in the order of
+    their numbers, so that no claim and no other outcome comes between.
+    """
+    rows = db.all(
+        f"SELECT id, {ROW} FROM jobs WHERE lease_until IS NOT NULL AND id IN"
+        f" (SELECT id FROM {db.records('ids', 'id text')} AS asked) ORDER BY number{db.FOR_UPDATE}",
+        {"ids": encoded([{"id": outcome.claim.job.id} for outcome in outcomes])},
+    )
+    jobs = {id: JobRow(*row) for id, *row in rows}
+    found: list[JobRow | None] = []
+    for outcome in outcomes:
+        job = jobs.get(outcome.claim.job.id)
+        state = "delivering" if isinstance(outcome, JobAttempted) else "pending"
+        if job is None or (job.fence, job.state) != (outcome.claim.fence, state):
+            found.append(None)
+            continue
+        del jobs[outcome.claim.job.id]
+        found.append(job)
+    return found
+
+
+def write_outcomes(db: Database, now: datetime, those: Sequence[tuple[Outcome, JobRow]]) -> None:
+    """Write the jobs' new states and the attempts. The caller logs what was used."""
+    if not those:
+        return
+    _change(db, [(job, _changed(now, outcome, job)) for outcome, job in those])
+    tried = [(job, each) for each, job in those if isinstance(each, JobAttempted)]
+    if tried:
+        _log_attempts(db, [(job.number, each.attempt) for job, each in tried])
+    for job, each in tried:
+        _count_failures(db, now, job, failed=each.state != "done")
+
+
+def _changed(now: datetime, outcome: Outcome, job: JobRow) -> dict[str, object]:
+    """The columns that the outcome changes."""
+    at = micros(now)
+    match outcome:
+        case JobVerified(claim=claim, payload=payload):
+            state = state_with_result(claim.job.webhook)
+            due_at, ended_at = (None, at) if state == "done" else (at, None)
+            return _columns(state, due_at, 0, ended_at, payload)
+        case PostponeJob(due_at=later):
+            return _columns("pending", micros(later), job.tries + 1, None)
+        case AbandonJob():
+            return _columns("failed", None, job.tries, at)
+        case JobAttempted(state=state, due_at=again):
+            due_at, ended_at = (micros(again), None) if again else (None, at)
+            return _columns(state, due_at, job.tries + 1, ended_at)
+
+
+def _columns(
+    state: JobState,
+    due_at: int | None,
+    tries: int,
+    ended_at: int | None,
+    payload: bytes | None = None,
+) -> dict[str, object]:
+    return {
+        "state": state, "due_at": due_at, "tries": tries, "ended_at": ended_at, "payload": payload,
+    }  # fmt: skip
+
+
+def _change(db: Database, changes: Sequence[tuple[JobRow, Mapping[str, Any]]]) -> None:
+    """Change jobs; their claims end. A payload of None stays as it is."""
+    db.change_each(
+        "UPDATE jobs SET state = :state, due_at = :due_at, tries = :tries, ended_at = :ended_at,"
+        " payload = coalesce(:payload, payload), lease_until = NULL WHERE number = :number",
+        [{**columns, "number": job.number} for job, columns in changes],
+    )
+    db.count_jobs(
+        [JobMove(job.account, job.host, job.state, columns["state"]) for job, columns in changes]
+    )
+
+
+def _log_attempts(db: Database, tried: Sequence[tuple[int, Attempt]]) -> None:
+    """Insert attempts, and delete those beyond LISTED_MAX, which are never shown."""
+    rows = db.all(
+        "SELECT job, max(place) FROM job_attempts WHERE job IN"
+        f" (SELECT number FROM {db.records('jobs', 'number bigint')} AS asked) GROUP BY job",
+        {"jobs": encoded([{"number": number} for number, _ in tried])},
+    )
+    last: dict[int, int] = dict(rows)
+    places = [(job, last.get(job, 0) + 1, attempt) for job, attempt in tried]
+    db.insert(
+        ATTEMPTS,
+        [
+            (job, place, each.number, micros(each.at), each.took_ms, each.status, each.error)
+            for job, place, each in places
+        ],
+    )
+    db.change_each(
+        "DELETE FROM job_attempts WHERE job = :job AND place <= :last",
+        [
+            {"job": job, "last": place - LISTED_MAX}
+            for job, place, _ in places
+            if place > LISTED_MAX
+        ],
+    )
+
+
+def _count_failures(db: Database, now: datetime, job: JobRow, *, failed: bool) -> None:
+    """Count a receiver's consecutive failed attempts; a success resets them."""
+    receiver = {"account": job.account, "host": job.host}
+    if not failed:
+        db.change("DELETE FROM receivers WHERE account = :account AND host = :host", receiver)
+        return
+    db.change(
+        "INSERT INTO receivers (account, host, failures, tried_at)"
+        " VALUES (:account, :host, 1, :now) ON CONFLICT (account, host) DO UPDATE"
+        " SET failures = receivers.failures + 1, tried_at = excluded.tried_at",
+        {**receiver, "now": micros(now)},
+    )
+
+
+def resend_job(db: Database, job_id: str) -> Job | None:
+    """Make the callback due at once, with all attempts; None without a payload or a webhook.
+
+    An attempt that is in progress is not disturbed, and its outcome no longer counts.
+    A job that has ended is delivering again.
+    """
+    rows = db.all(
+        f"SELECT {ROW} FROM jobs WHERE id = :id AND payload IS NOT NULL AND webhook IS NOT NULL"
+        + db.FOR_UPDATE,
+        {"id": job_id},
+    )
+    if not rows:
+        return None
+    job = JobRow(*rows[0])
+    db.change("UPDATE jobs SET fence = fence + 1 WHERE number = :number", {"number": job.number})
+    _change(db, [(job, _columns("delivering", micros(db.now()), 0, None))])
+    return find_job(db, job_id)
+
+
 class JobStore(StorePart):
     """The part of the store that keeps jobs and their attempts."""
 
@@ -196,6 +379,7 @@ class JobStore(StorePart):
     receivers = read(list_receivers)
     attempts = read(list_attempts)
     extend_claim = write(extend_claim)
+    resend_job = write(resend_job)
 
     async def create_job(
         self,
@@ -280,11 +464,3 @@ class JobStore(StorePart):
         False as with `job_verified`.
         """
         return await self._execute(AbandonJob(claim))
-
-    async def resend_job(self, job_id: str) -> Job | None:
-        """Make the callback due at once, with all attempts; None without a payload or a webhook.
-
-        An attempt that is in progress is not disturbed, and its outcome no longer counts.
-        A job that has ended is delivering again.
-        """
-        return await self._execute(ResendJob(job_id))

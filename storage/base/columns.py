@@ -43,10 +43,6 @@ def is_test(table: str) -> str:
 ACCOUNT_COLUMNS = _columns("accounts", ACCOUNT_FIELDS)
 KEY_COLUMNS = _columns("keys", KEY_FIELDS)
 JOB_COLUMNS = _columns("jobs", JOB_FIELDS)
-NEW_JOB_COLUMNS = (
-    "id, account, key, email, webhook, host, secret, state, created_at, due_at, payload, ended_at,"
-    " recheck, asks_hosts, trace"
-)
 MESSAGE_COLUMNS = _columns("outbox", MESSAGE_FIELDS[1:])  # its id is made from them
 INSTANTS = {
     "created_at",
@@ -124,15 +120,6 @@ def key_of(row: ColumnValues) -> Key:
 def job_of(row: ColumnValues) -> Job:
     """Make a Job from a row of JOB_COLUMNS."""
     return Job(*_values(JOB_FIELDS, row))
-
-
-def new_job_values(job: Job, account: int, key: int, secret: bytes | None) -> ColumnValues:
-    """The values of NEW_JOB_COLUMNS."""
-    return (
-        job.id, account, key, job.email, job.webhook, job.host, secret, job.state,
-        micros(job.created_at), column(job.due_at), job.payload, column(job.ended_at),
-        int(job.recheck), int(job.asks_hosts), job.trace,
-    )  # fmt: skip
 
 
 def attempt_of(row: ColumnValues) -> Attempt:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from psycopg import errors
 
 from ..base.columns import day_of, instant
-from ..database import NotUnique, Row, RowInsert, Values
+from ..database import JobMove, NotUnique, Row, RowInsert, Values
 from .driver.partitions import (
     LINES,
     USAGE,
@@ -25,6 +25,13 @@ R = TypeVar("R")
 FACTS_LOCK = 0x66616374  # "fact"
 UPLOADS_LOCK = 0x6C697374  # "list": the first of two numbers of the lock
 SPAN_DAYS = 30  # of usage, in a statement: it plans for each and locks each
+UNDELIVERED = ("pending", "delivering")
+BACKLOGS = RowInsert(  # counters of jobs, which save counting rows
+    "job_backlogs",
+    "account bigint, pending bigint, undelivered bigint",
+    " ON CONFLICT (account) DO UPDATE SET pending = job_backlogs.pending + excluded.pending,"
+    " undelivered = job_backlogs.undelivered + excluded.undelivered",
+)
 TEXTS_MAX = 2_000  # a statement that names a day is another text for each day
 
 
@@ -121,14 +128,17 @@ class PostgresDatabase:
     def lock_accounts(self) -> None:
         self._db.execute("LOCK TABLE accounts IN SHARE ROW EXCLUSIVE MODE")
 
-    def count_out(self, account: int, jobs: Sequence[tuple[str, str]]) -> None:
-        states = Counter(state for state, _ in jobs if state in ("pending", "delivering"))
-        self.change(
-            "UPDATE job_backlogs SET pending = pending - :pending,"
-            " undelivered = undelivered - :undelivered WHERE account = :account",
-            {
-                "account": account,
-                "pending": states["pending"],
-                "undelivered": states.total(),
-            },
+    def count_jobs(self, moves: Sequence[JobMove]) -> None:
+        pending: Counter[int] = Counter()
+        undelivered: Counter[int] = Counter()
+        for account, _, before, after in moves:
+            pending[account] += (after == "pending") - (before == "pending")
+            undelivered[account] += (after in UNDELIVERED) - (before in UNDELIVERED)
+        self.insert(
+            BACKLOGS,
+            [
+                (account, pending[account], undelivered[account])
+                for account in sorted(pending)
+                if pending[account] or undelivered[account]
+            ],
         )

@@ -22,7 +22,7 @@ from ..base.encryption import Cipher
 from ..contract import StoreBroken, StoreSize, StoreUnavailable
 from ..database import Function, StoreCommand
 from ..store import Store
-from . import job_claims, jobs, leases, ledgers, retention, usage
+from . import job_claims, leases, ledgers, retention, usage
 from .database import PostgresDatabase
 from .driver.batch_executor import Work
 from .driver.database_thread import ThreadPool
@@ -121,8 +121,6 @@ class PostgresExecutor:
             result = await threads.call(command)
         elif step := STEPS.get(kind):
             result = await step(self, command)
-        elif write := WRITES.get(kind):
-            result = await self._do(lambda db: write(db, command))
         else:
             read = READS[kind]
             result = await self._read(lambda db: read(db, command))
@@ -211,11 +209,6 @@ def _clock(db: TransactionConnection) -> datetime:
     return db.now()
 
 
-WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
-    [
-        commands.ResendJob.run_by(jobs.resend),
-    ]
-)
 READS: dict[type[StoreCommand[Any]], Transaction] = dict(
     [
         commands.ReadLedger.run_by(ledgers.read_ledger),

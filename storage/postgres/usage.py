@@ -15,7 +15,7 @@ import psycopg
 
 from .. import idempotency, outbox
 from ..accounts import create_keys
-from ..base.columns import day_of, instant, micros, new_job_values
+from ..base.columns import day_of, instant, micros
 from ..commands import (
     AbandonJob,
     AccountCommand,
@@ -30,6 +30,7 @@ from ..commands import (
     JobAttempted,
     JobVerified,
     LogRefusal,
+    Outcome,
     PostponeJob,
     Raised,
     Reserve,
@@ -38,11 +39,11 @@ from ..commands import (
 )
 from ..contract import IdempotencyInProgress
 from ..database import Database
+from ..jobs import JobRow, held_jobs, insert_jobs, new_job_values, write_outcomes
 from ..list_jobs import list_results
 from ..records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_job
 from ..usage import CallerRow, log, log_refusals, reclaim_window
-from . import job_outcomes as outcomes
-from . import jobs, ledgers, reservations
+from . import ledgers, reservations
 from .database import PostgresDatabase
 from .driver.partitions import USAGE, check_partitions
 from .driver.server import TransactionConnection, Writes, columns_of
@@ -329,27 +330,20 @@ class _MeteringBatch:
         those = self._those(JobVerified, JobAttempted, PostponeJob, AbandonJob)
         if not those:
             return
-        held = outcomes.held(self._db, [command for _, command, _ in those])
-        reported = []
-        verified: Counter[int] = Counter()  # no longer pending
-        ended: Counter[int] = Counter()
-        for (place, command, who), kept in zip(those, held, strict=True):
-            self._answers[place] = kept is not None
-            if kept is None:
+        shared = PostgresDatabase(self._db)
+        held = held_jobs(shared, [command for _, command, _ in those])
+        completed: list[tuple[Outcome, JobRow]] = []
+        for (place, command, who), job in zip(those, held, strict=True):
+            self._answers[place] = job is not None
+            if job is None:
                 continue
             self._marks["outcome"] = command.claim.job.id, command.claim.fence
-            reported.append((command, kept[1]))
-            if outcomes.ends(command):
-                ended[kept[1].account] -= 1
-            if isinstance(command, JobAttempted | PostponeJob):
-                continue
-            verified[kept[1].account] -= 1
-            if self._ledgers:
-                self._ledgers.reserve(kept[1].account, -1)
+            completed.append((command, job))
+            if self._ledgers and isinstance(command, JobVerified | AbandonJob):
+                self._ledgers.reserve(job.account, -1)
             if isinstance(command, JobVerified):
                 self._use(who, [command.row], command.emit_meter_event)
-        outcomes.write(self._db, now, reported)
-        jobs.count(self._db, verified, ended)
+        write_outcomes(shared, now, completed)
 
     # what is granted
 
@@ -379,7 +373,8 @@ class _MeteringBatch:
 
     def _refuse_kept(self, those: Sequence[tuple[int, CreateJob[object]]]) -> None:
         """Refuse jobs whose id is stored already, or comes earlier in the batch."""
-        kept = jobs.kept_of(self._db, [command.order.id for _, command in those])
+        ids = [command.order.id for _, command in those]
+        kept = {id for (id,) in self._db.all("SELECT id FROM jobs WHERE id = ANY(%s)", [ids])}
         for place, command in those:
             if command.order.id in kept:
                 self._answers[place] = Raised(ValueError("a job with this id is kept already"))
@@ -417,7 +412,7 @@ class _MeteringBatch:
             db.marker = Marker(self._marks, self._answers)
             writes.send(db)
             if self._created:
-                jobs.keep(db, self._created)
+                insert_jobs(PostgresDatabase(db), self._created)
             db.commit()
 
     def _writes(self, now: datetime) -> Writes:

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from ..base.claim_order import Partition
-from ..database import NotUnique, Row, RowInsert, Values
+from ..database import JobMove, NotUnique, Row, RowInsert, Values
+from ..records import JobState
 from . import job_partitions
 
 ALWAYS = 2**63 - 1  # after every instant
@@ -106,11 +107,12 @@ class SqliteDatabase:
     def lock_accounts(self) -> None:
         """Nothing is locked."""
 
-    def count_out(self, account: int, jobs: Sequence[tuple[str, str]]) -> None:
-        places = Counter(
-            (state, Partition(account, host if state == "delivering" else ""))
-            for state, host in jobs
-            if state in job_partitions.WAITING
-        )
-        for (state, partition), count in places.items():
-            job_partitions.renew(self._db, state, partition, -count)
+    def count_jobs(self, moves: Sequence[JobMove]) -> None:
+        changes: Counter[tuple[JobState, Partition]] = Counter()
+        for account, host, before, after in moves:
+            for state, change in ((before, -1), (after, 1)):
+                if state in job_partitions.WAITING:
+                    partition = Partition(account, host if state == "delivering" else "")
+                    changes[state, partition] += change
+        for (state, partition), change in changes.items():
+            job_partitions.renew(self._db, state, partition, change)

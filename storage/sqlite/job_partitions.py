@@ -185,19 +185,6 @@ def _fails(db: DB, partition: Partition) -> bool:
     return row is not None and row[0] >= FAILING_AFTER
 
 
-def record_attempt(db: DB, now: datetime, partition: Partition, *, failed: bool) -> None:
-    """Count a receiver's consecutive failed attempts; a success resets them."""
-    if not failed:
-        db.execute("DELETE FROM receivers WHERE account = ? AND host = ?", partition)
-        return
-    db.execute(
-        "INSERT INTO receivers (account, host, failures, tried_at) VALUES (?, ?, 1, ?)"
-        " ON CONFLICT (account, host) DO UPDATE"
-        " SET failures = failures + 1, tried_at = excluded.tried_at",
-        (*partition, micros(now)),
-    )
-
-
 # a clock that was ahead
 
 

@@ -25,7 +25,6 @@ TABLES: dict[str, list[dict[Any, Any]]] = {
     "sqlite": [sqlite.WRITES, sqlite.READS, sqlite.CLAIMS, OF_SEVERAL],
     "memory": [memory.TRANSACTIONS, OF_SEVERAL],
     "postgres": [
-        postgres.WRITES,
         postgres.READS,
         postgres.STEPS,
         dict.fromkeys([*usage.BATCHED, commands.FindCaller, commands.LeaseConnections]),

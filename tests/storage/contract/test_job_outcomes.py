@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 import trio
 
+from mailprobe.storage import jobs
 from mailprobe.storage.contract import LISTED_MAX
-from mailprobe.storage.postgres import job_outcomes
 from mailprobe.storage.records import Claim, DayCount
-from mailprobe.storage.sqlite import jobs as sqlite_jobs
 from mailprobe.storage.store import Store
 from tests.storage.contract.job_calls import (
     PAYLOAD,
@@ -231,8 +230,7 @@ async def test_an_outcome_that_leaves_the_job_to_nobody_is_an_error(
 async def test_the_last_attempts_are_shown(
     store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ):
-    for module in (sqlite_jobs, job_outcomes):
-        monkeypatch.setattr(module, "LISTED_MAX", 5)
+    monkeypatch.setattr(jobs, "LISTED_MAX", 5)
     caller = await make_caller(store)
     await delivering(store, caller, order("1"), order("2", host="other.test"))
     for number in range(1, 9):

@@ -22,7 +22,6 @@ from mailprobe.storage.commands import (
     JobAttempted,
     JobVerified,
     PostponeJob,
-    ResendJob,
 )
 from mailprobe.storage.contract import LISTED_MAX, RECEIVERS_KEPT, at_most
 from mailprobe.storage.records import (
@@ -218,15 +217,15 @@ class ModelJobs(ModelUsage):
         entry = self._jobs.entries.get(job_id)
         return list(entry.thing.attempts[-LISTED_MAX:]) if entry else []
 
-    def resend_job(self, command: ResendJob) -> Job | None:
-        entry = self._jobs.entries.get(command.job_id)
+    def resend_job(self, job_id: str) -> Job | None:
+        entry = self._jobs.entries.get(job_id)
         if entry is None or entry.thing.job.payload is None or entry.thing.job.webhook is None:
             return None
         job = replace(
             entry.thing.job, state="delivering", due_at=self._now(), tries=0, ended_at=None
         )
         self._keep(job, entry.thing)
-        self._jobs.raise_fence(command.job_id)
+        self._jobs.raise_fence(job_id)
         return job
 
     def _keys_in_use(self) -> set[str]:

@@ -99,7 +99,6 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[ModelExecutor, Any], Any]] = d
         commands.JobAttempted.run_by(ModelExecutor.job_attempted),
         commands.PostponeJob.run_by(ModelExecutor.postpone_job),
         commands.AbandonJob.run_by(ModelExecutor.abandon_job),
-        commands.ResendJob.run_by(ModelExecutor.resend_job),
         commands.EnqueueMessage.run_by(ModelExecutor.enqueue_message),
         commands.ApplyRetention.run_by(ModelExecutor.apply_retention),
     ]
@@ -129,6 +128,7 @@ FUNCTIONS: dict[Function[..., Any], Callable[..., Any]] = dict[Any, Any](
         _modelled(jobs.find_job, ModelExecutor.job),
         _modelled(jobs.list_jobs, ModelExecutor.jobs),
         _modelled(jobs.list_attempts, ModelExecutor.attempts),
+        _modelled(jobs.resend_job, ModelExecutor.resend_job),
         _modelled(outbox.is_due, ModelExecutor.is_message_due),
         _modelled(outbox.claim, ModelExecutor.claim_messages),
         _modelled(outbox.extend_message, ModelExecutor.extend_message),
