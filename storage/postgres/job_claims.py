@@ -46,7 +46,7 @@ def is_due(db: TransactionConnection, work: Work) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Work for the batch executor: jobs are claimed for all callers at once, then distributed."""
+    """Work for the database threads: jobs are claimed for all callers at once, then distributed."""
 
     group_max: int = GROUP_MAX
     repeatable: bool = False

@@ -37,7 +37,7 @@ DROP = (
 
 
 class Leasing:
-    """Work for the batch executor: each process has one call in progress at a time.
+    """Work for the database threads: each process has one call in progress at a time.
 
     The leases of another machine's process end when its session has ended for GONE_S, those
     of a process here as soon as it has ended.

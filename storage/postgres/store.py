@@ -1,12 +1,12 @@
 """The PostgreSQL store: for many machines.
 
-Threads with a connection each (driver.database_thread, driver.batch_executor). The
+Threads with a connection each (driver.database_thread). The
 transactions are functions in the modules of this package, one per command. A grant or
 a count holds the account's row from before the clock is read until the commit. The
 clock is the database's: all machines share it.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -19,13 +19,13 @@ from .. import commands
 from .. import retention as shared_retention
 from ..base.call_queue import ANSWER_S
 from ..base.encryption import Cipher
+from ..callers import find_callers
 from ..contract import StoreBroken, StoreSize, StoreUnavailable
 from ..database import Function, StoreCommand
 from ..store import Store
 from . import job_claims, leases, ledgers, retention, usage
 from .database import PostgresDatabase
-from .driver.batch_executor import Work
-from .driver.database_thread import ThreadPool
+from .driver.database_thread import ThreadPool, Work
 from .driver.partitions import Partitions
 from .driver.process_lock import ProcessLock
 from .driver.schema import prepare
@@ -34,13 +34,60 @@ from .driver.server import (
     PostgresServer,
     TransactionConnection,
 )
-from .work import Act, Callers, Reads, SingleWrites
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Transaction = Callable[[TransactionConnection, Any], Any]
 
+Act = Callable[[TransactionConnection], object]
+
 UPKEEP_S = UPKEEP_MS / 1000 + ANSWER_S
+CALLERS_MAX = 500  # key hashes looked up with one query
+
+
+@dataclass(frozen=True, slots=True)
+class SingleWrites:
+    """Each call in its own transaction. Not repeatable: a repetition would write twice."""
+
+    group_max: int = 1
+    repeatable: bool = False
+
+    def __call__(
+        self, db: TransactionConnection, asked: Sequence[Act], marker: object
+    ) -> list[object]:
+        (act,) = asked
+        db.begin()
+        value = act(db)
+        db.commit()
+        return [value]
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Each statement sees the database as it is."""
+
+    group_max: int = 1
+    repeatable: bool = True
+
+    def __call__(
+        self, db: TransactionConnection, asked: Sequence[Act], marker: object
+    ) -> list[object]:
+        (act,) = asked
+        return [act(db)]
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """Looks up the callers of key hashes, which is each request's first call."""
+
+    group_max: int = CALLERS_MAX
+    repeatable: bool = True
+
+    def __call__(
+        self, db: TransactionConnection, asked: Sequence[commands.FindCaller], marker: object
+    ) -> list[object]:
+        hashes = [command.sha256 for command in asked]
+        return list(find_callers(PostgresDatabase(db), hashes))
 
 
 @dataclass(frozen=True, slots=True)

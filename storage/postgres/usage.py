@@ -98,7 +98,7 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class BatchMetering:
-    """Work for the batch executor: a batch of commands in one transaction."""
+    """Work for the database threads: a batch of commands in one transaction."""
 
     group_max: int = GROUP_MAX
     repeatable: bool = True

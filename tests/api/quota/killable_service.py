@@ -26,7 +26,7 @@ from mailprobe.api import serve
 from mailprobe.api.jobs import worker
 from mailprobe.api.quota import list_limits
 from mailprobe.api.rest import idempotency
-from mailprobe.storage.postgres.driver.batch_executor import BatchExecutor
+from mailprobe.storage.postgres.driver.database_thread import BatchExecutor
 from mailprobe.storage.postgres.driver.server import TransactionConnection
 from mailprobe.storage.sqlite.database_thread import Writer
 from tests.api import forking_service
