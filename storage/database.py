@@ -88,7 +88,7 @@ class JobMove(NamedTuple):
 class RowWriter(Protocol):
     """Takes rows to insert: at once, or with other statements later."""
 
-    def insert(self, into: RowInsert, rows: Sequence[Sequence[Any]]) -> None: ...
+    def insert(self, into: RowInsert, rows: Sequence[Row]) -> None: ...
 
 
 class Database(RowWriter, Protocol):

@@ -149,11 +149,10 @@ def _again(command: BeginIdempotent, body_sha256: str, answer: bytes | None) -> 
     return Raised(IdempotencyInProgress()) if answer is None else bytes(answer)
 
 
-def finish(db: Database, command: FinishIdempotent) -> None:
+def finish(db: Database, record: IdempotencyRecord, answer: bytes | None) -> None:
     """Store the encrypted answer, or (None) delete the record, if the request still runs."""
-    record = command.idempotency
-    if command.answer is not None:
-        keep(db, EncryptedFirst(record, command.answer))
+    if answer is not None:
+        keep(db, EncryptedFirst(record, answer))
     else:
         marked = f"lease_until % {MARKS} = :mark"
         mark = {"mark": record.lease_until.microsecond}

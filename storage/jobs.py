@@ -3,11 +3,11 @@
 Claiming a job is each database's own.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .base.columns import JOB_COLUMNS, attempt_of, column, job_of, micros
 from .callers import callers_of_keys
@@ -21,7 +21,7 @@ from .commands import (
     PostponeJob,
 )
 from .contract import ID_PREFIX_MIN, LISTED_MAX, RECEIVERS_MAX, at_most
-from .database import Database, JobMove, Row, RowInsert, StorePart, encoded, read, write
+from .database import Database, JobMove, Row, RowInsert, StorePart, Values, encoded, read, write
 from .idempotency import encrypted_first
 from .records import (
     Attempt,
@@ -271,7 +271,7 @@ def write_outcomes(db: Database, now: datetime, those: Sequence[tuple[Outcome, J
         _count_failures(db, now, job, failed=each.state != "done")
 
 
-def _changed(now: datetime, outcome: Outcome, job: JobRow) -> dict[str, object]:
+def _changed(now: datetime, outcome: Outcome, job: JobRow) -> Values:
     """The columns that the outcome changes."""
     at = micros(now)
     match outcome:
@@ -294,13 +294,13 @@ def _columns(
     tries: int,
     ended_at: int | None,
     payload: bytes | None = None,
-) -> dict[str, object]:
+) -> Values:
     return {
         "state": state, "due_at": due_at, "tries": tries, "ended_at": ended_at, "payload": payload,
     }  # fmt: skip
 
 
-def _change(db: Database, changes: Sequence[tuple[JobRow, Mapping[str, Any]]]) -> None:
+def _change(db: Database, changes: Sequence[tuple[JobRow, Values]]) -> None:
     """Change jobs; their claims end. A payload of None stays as it is."""
     db.change_each(
         "UPDATE jobs SET state = :state, due_at = :due_at, tries = :tries, ended_at = :ended_at,"

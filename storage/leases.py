@@ -3,11 +3,11 @@
 A lease says how many connections one process may hold to one IP address, and until
 when. A lease of no connections is a place in the queue. Connections are granted one
 at a time: holders without one come first, in the order in which they began to wait.
-The decision is one for every database; to write it is each database's own.
+The decision is one for every database. PostgreSQL writes it in two round trips.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -115,6 +115,54 @@ def _of_holder(rows: Iterable[Row], now: datetime, holder: str, limit: int) -> d
         address: revocable(found, now, limit=limit)[holder] for address, found in leases.items()
     }
     return {address: leases for address, leases in back.items() if leases}
+
+
+class AddressLeases:
+    """The leases of some addresses, each with the session that it was made in."""
+
+    def __init__(self, addresses: Sequence[str], holder: str) -> None:
+        self._holder = holder
+        self._by_address: dict[str, list[tuple[Lease, int | None]]] = {at: [] for at in addresses}
+        self.dropped: list[tuple[str, str]] = []  # address and holder
+
+    def add(self, address: str, lease: Lease, session: int | None) -> None:
+        self._by_address[address].append((lease, session))
+
+    def drop(self, is_over: Callable[[Lease, int | None], bool]) -> None:
+        """Drop leases of other holders."""
+        for address, leases in self._by_address.items():
+            over = [
+                (lease, session)
+                for lease, session in leases
+                if lease.holder != self._holder and is_over(lease, session)
+            ]
+            for each in over:
+                leases.remove(each)
+                self.dropped.append((address, each[0].holder))
+
+    def allocated(self, wanted: LeaseConnections, now: datetime) -> dict[str, Lease | None]:
+        """Return the holder's new leases."""
+        return {
+            address: allocate(
+                (lease for lease, _ in self._by_address[address]),
+                wanted.holder, request, now, limit=wanted.limit, lease_s=wanted.lease_s,
+            )
+            for address, request in wanted.requested.items()
+        }  # fmt: skip
+
+    def sessions_before(
+        self, wanted: LeaseConnections, new: Mapping[str, Lease | None], now: datetime
+    ) -> list[int]:
+        """Return the sessions of other holders at the addresses where the holder lacks connections."""
+        return sorted(
+            {
+                session
+                for address, request in wanted.requested.items()
+                if request.requested > (lease.connections if (lease := new[address]) else 0)
+                for other, session in self._by_address[address]
+                if session is not None and other.holder != self._holder and other.until > now
+            }
+        )
 
 
 class LeaseStore(StorePart):

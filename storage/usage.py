@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from .base.columns import day_of, instant, micros, midnight, usage_row_of, usage_values
 from .commands import (
@@ -156,6 +156,19 @@ class AccountCounts:
     undelivered: int
     keys: int
     any_ended: bool  # whether ended reservations still have rows
+
+    def reserve(self, units: int) -> None:
+        """Add to the reserved units; negative if some were given back."""
+        self.reserved += units
+
+    def use(self, now: datetime, account: Account, rows: Iterable[UsageRow]) -> None:
+        """Count each row in the month and the billing period of its own instant."""
+        for row in rows:
+            if month_of(row.at) == month_of(now):
+                self.month_units += row.units
+                self.month_billable += row.billable
+            if period_start_of(account, row.at):
+                self.period_billable += row.billable
 
     def ledger(
         self,
@@ -480,19 +493,20 @@ def log_refusals(
         {"minute": minute, "asked": encoded(asked)},
     )
     last = {(key, why): place for key, why, place in places}
-    rows: dict[tuple[int, str, int], list[Any]] = {}
+    rows: dict[tuple[int, str, int], Row] = {}
+    times: Counter[tuple[int, str, int]] = Counter()
     for command, who in those:
         row, why = command.row, command.row.failed_check or ""
         place = min(last.get((who.key_number, why), -1) + 1, REFUSALS_SINGLE_MAX)
         last[who.key_number, why] = place
-        if same := rows.get((who.key_number, why, place)):
-            same[-1] += row.times
-            continue
-        rows[who.key_number, why, place] = [
-            minute, who.account_number, who.key_number, why, place, micros(row.at), row.operation,
-            row.status, row.units, row.billable, row.latency_ms, row.times,
-        ]  # fmt: skip
-    db.insert(REFUSED, list(rows.values()))
+        slot = who.key_number, why, place
+        times[slot] += row.times
+        columns = (
+            minute, who.account_number, *slot, micros(row.at), row.operation, row.status, row.units,
+            row.billable, row.latency_ms,
+        )  # fmt: skip
+        rows.setdefault(slot, columns)
+    db.insert(REFUSED, [(*columns, times[slot]) for slot, columns in rows.items()])
 
 
 class UsageStore(StorePart):

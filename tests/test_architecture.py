@@ -34,8 +34,9 @@ FIGURES_MAX = {
     "lines of its largest class": 625,
     "methods of its largest class": 56,
     "attributes of its largest class": 40,
-    "files of storage": 102,
-    "store commands": 21,
+    "files of storage": 75,
+    "statements of storage": 7_455,
+    "store commands": 20,
     "places of a plain store method": 1,
     "heads of modules that begin with a question word": 5,
 }

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from psycopg import errors
 
@@ -86,7 +86,7 @@ class PostgresDatabase:
         with self._db.db.cursor() as cursor, _unique():
             cursor.executemany(_with_psycopg_names(statement), [dict(each) for each in values])
 
-    def insert(self, into: RowInsert, rows: Sequence[Sequence[Any]]) -> None:
+    def insert(self, into: RowInsert, rows: Sequence[Row]) -> None:
         if rows:
             self._db.execute(into.of_arrays, columns_of(rows))
 

@@ -5,15 +5,14 @@ clock is read until the commit. Repeating it gives the same result, as requests 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from functools import cache
 from zlib import crc32
 
 from ..base.columns import micros
 from ..base.lease_holders import is_gone
 from ..commands import LeaseConnections
-from ..leases import GONE_S, Lease, allocate, lease_of
+from ..leases import GONE_S, AddressLeases, lease_of
 from .driver.process_lock import ProcessLock, ended_sessions
 from .driver.server import NOW, TransactionConnection
 
@@ -104,54 +103,6 @@ class Leasing:
             for session in sessions
             if now - self._ended_at.setdefault(session, now) >= GONE_S
         }
-
-
-class AddressLeases:
-    """The leases of some addresses, each with the session that it was made in."""
-
-    def __init__(self, addresses: Sequence[str], holder: str) -> None:
-        self._holder = holder
-        self._by_address: dict[str, list[tuple[Lease, int | None]]] = {at: [] for at in addresses}
-        self.dropped: list[tuple[str, str]] = []  # address and holder
-
-    def add(self, address: str, lease: Lease, session: int | None) -> None:
-        self._by_address[address].append((lease, session))
-
-    def drop(self, is_over: Callable[[Lease, int | None], bool]) -> None:
-        """Drop leases of other holders."""
-        for address, leases in self._by_address.items():
-            over = [
-                (lease, session)
-                for lease, session in leases
-                if lease.holder != self._holder and is_over(lease, session)
-            ]
-            for each in over:
-                leases.remove(each)
-                self.dropped.append((address, each[0].holder))
-
-    def allocated(self, wanted: LeaseConnections, now: datetime) -> dict[str, Lease | None]:
-        """Return the holder's new leases."""
-        return {
-            address: allocate(
-                (lease for lease, _ in self._by_address[address]),
-                wanted.holder, request, now, limit=wanted.limit, lease_s=wanted.lease_s,
-            )
-            for address, request in wanted.requested.items()
-        }  # fmt: skip
-
-    def sessions_before(
-        self, wanted: LeaseConnections, new: Mapping[str, Lease | None], now: datetime
-    ) -> list[int]:
-        """Return the sessions of other holders at the addresses where the holder lacks connections."""
-        return sorted(
-            {
-                session
-                for address, request in wanted.requested.items()
-                if request.requested > (lease.connections if (lease := new[address]) else 0)
-                for other, session in self._by_address[address]
-                if session is not None and other.holder != self._holder and other.until > now
-            }
-        )
 
 
 def buckets(addresses: Sequence[str]) -> list[int]:

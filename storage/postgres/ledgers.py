@@ -21,8 +21,6 @@ from ..usage import (
     HeldWindow,
     KeyWindow,
     count_of_keys,
-    month_of,
-    period_start_of,
     window_of,
     write_grants,
 )
@@ -144,17 +142,11 @@ class Ledgers:
 
     def reserve(self, account: int, units: int) -> None:
         """Add to the account's reserved units; negative if some were given back."""
-        self.seen[account].reserved += units
+        self.seen[account].reserve(units)
 
     def use(self, who: CallerRow, rows: Iterable[UsageRow]) -> None:
         """Count each row in the month and the billing period of its own instant."""
-        seen = self.seen[who.account_number]
-        for row in rows:
-            if month_of(row.at) == month_of(self._now):
-                seen.month_units += row.units
-                seen.month_billable += row.billable
-            if period_start_of(who.account, row.at):
-                seen.period_billable += row.billable
+        self.seen[who.account_number].use(self._now, who.account, rows)
 
     def write(self, writes: Writes) -> None:
         """Add the granted units to the windows. The caller writes the reservations."""

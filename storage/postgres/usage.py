@@ -263,7 +263,7 @@ class _MeteringBatch:
             if isinstance(answer, IdempotencyRecord):
                 self._marks["request"] = number, answer.key, micros(answer.lease_until)
         for _, ended, _ in self._of(FinishIdempotent):
-            idempotency.finish(PostgresDatabase(self._db), ended)
+            idempotency.finish(PostgresDatabase(self._db), ended.idempotency, ended.answer)
         for asked, number, key in self._act(CreateKey, create_keys, now):
             if isinstance(key, Key):
                 self._marks["key"] = (key.id,)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..base.claim_order import Partition
 from ..database import JobMove, NotUnique, Row, RowInsert, Values
@@ -69,7 +69,7 @@ class SqliteDatabase:
         with _unique():
             self._db.executemany(statement, [dict(each) for each in values])
 
-    def insert(self, into: RowInsert, rows: Sequence[Sequence[Any]]) -> None:
+    def insert(self, into: RowInsert, rows: Sequence[Row]) -> None:
         self._db.executemany(into.of_values, rows)
 
     def delete_some(self, table: str, which: str, values: Values, most: int) -> int:

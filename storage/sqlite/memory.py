@@ -18,10 +18,9 @@ from .. import commands
 from ..base.encryption import KEY_OCTETS, Cipher
 from ..database import Function, StoreCommand
 from ..store import Store
-from . import retention
 from .database import SqliteDatabase
 from .file import create_tables
-from .transactions import CLAIMS, READS, WRITES
+from .transactions import CLAIMS, READS, WRITES, apply_retention
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,7 +41,7 @@ class MemoryExecutor:
         await trio.lowlevel.checkpoint()
         result: object = None
         if isinstance(command, commands.ApplyRetention):
-            await retention.apply(self._call, self._call, command.retention_days)
+            await apply_retention(self._call, self._call, command.retention_days)
         else:
             transaction = TRANSACTIONS[type(command)]
             result = await self._call(lambda db, now: transaction(db, now, command))

@@ -22,13 +22,12 @@ from ..contract import StoreSize
 from ..database import Function, StoreCommand
 from ..records import Caller
 from ..store import Store
-from . import retention
 from .database import SqliteDatabase
 from .database_thread import Reader, Writer
 from .file import explain_error, prepare
 from .key_lookup import KeyLookup, caller
 from .secret_key import ready_key
-from .transactions import CLAIMS, READS, WRITES
+from .transactions import CLAIMS, READS, WRITES, apply_retention
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,7 +84,7 @@ class SqliteExecutor:
         elif read := READS.get(kind):
             result = await self.reader.call(lambda db, now: read(db, now, command))
         elif isinstance(command, commands.ApplyRetention):
-            await retention.apply(self.writer.call, self.reader.call, command.retention_days)
+            await apply_retention(self.writer.call, self.reader.call, command.retention_days)
         else:
             result = await self._claim(command)
         return cast(R, result)

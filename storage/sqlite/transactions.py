@@ -1,29 +1,41 @@
 """The transactions of SQLite by their commands: for the store in a file and the one in memory."""
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
+from functools import cache, partial
 from typing import Any, TypeVar
 
-from .. import commands, idempotency, outbox
+from .. import commands, idempotency, outbox, retention
 from ..accounts import create_keys
+from ..base.columns import kept_since, micros
+from ..base.lease_holders import is_gone
 from ..callers import number_of
 from ..commands import (
     BeginIdempotent,
     CreateKey,
     EnqueueMessage,
     FinishIdempotent,
+    LeaseConnections,
     Raised,
 )
-from ..database import Database, StoreCommand
-from ..records import Key
-from . import jobs, key_lookup, leases, usage
+from ..database import Database, RowInsert, StoreCommand
+from ..leases import AddressLeases, lease_of
+from ..records import Key, Tier
+from . import job_partitions, jobs, key_lookup, usage
 from .database import SqliteDatabase
 
 DB = sqlite3.Connection
 A = TypeVar("A", BeginIdempotent, CreateKey, EnqueueMessage)
 R = TypeVar("R")
 Transaction = Callable[[DB, datetime, Any], Any]
+Call = Callable[[Callable[[DB, datetime], Any]], Awaitable[Any]]
+LEASED = RowInsert(
+    "connection_leases",
+    "address text, holder text, connections int, since bigint, until bigint",
+    " ON CONFLICT (address, holder) DO UPDATE SET connections = excluded.connections,"
+    " since = excluded.since, until = excluded.until",
+)
 
 
 def _single(
@@ -54,7 +66,40 @@ def create_key(db: DB, now: datetime, command: CreateKey) -> Key:
 
 
 def finish(db: DB, now: datetime, command: FinishIdempotent) -> None:
-    idempotency.finish(SqliteDatabase(db, now), command)
+    idempotency.finish(SqliteDatabase(db, now), command.idempotency, command.answer)
+
+
+def lease(db: DB, now: datetime, command: LeaseConnections) -> dict[str, int]:
+    """Lease connections for the holder; returns the number per address.
+
+    Leases of processes that have ended are deleted on the way.
+    """
+    shared = SqliteDatabase(db, now)
+    leases = AddressLeases(list(command.requested), command.holder)
+    for address in command.requested:
+        for row in shared.all(
+            "SELECT holder, connections, since, until FROM connection_leases"
+            " WHERE address = :address",
+            {"address": address},
+        ):
+            leases.add(address, lease_of(row), None)
+    gone = cache(is_gone)  # each holder is judged once
+    leases.drop(lambda found, _: gone(found.holder))
+    new = leases.allocated(command, now)
+    shared.insert(
+        LEASED,
+        [
+            (address, each.holder, each.connections, micros(each.since), micros(each.until))
+            for address, each in new.items()
+            if each
+        ],
+    )
+    returned = [(address, command.holder) for address, each in new.items() if not each]
+    shared.change_each(
+        "DELETE FROM connection_leases WHERE address = :address AND holder = :holder",
+        [{"address": address, "holder": holder} for address, holder in returned + leases.dropped],
+    )
+    return {address: each.connections if each else 0 for address, each in new.items()}
 
 
 def _check(db: DB, now: datetime, _: commands.CheckStore) -> datetime:
@@ -80,7 +125,7 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.PostponeJob.run_by(jobs.complete),
         commands.AbandonJob.run_by(jobs.complete),
         commands.EnqueueMessage.run_by(_single(outbox.enqueue)),
-        commands.LeaseConnections.run_by(leases.lease),
+        commands.LeaseConnections.run_by(lease),
         commands.CheckStore.run_by(_check),
     ]
 )
@@ -93,3 +138,43 @@ READS: dict[type[StoreCommand[Any]], Transaction] = dict(
 CLAIMS: dict[type[StoreCommand[Any]], tuple[Transaction, Transaction]] = {
     commands.ClaimJobs: (jobs.is_due, jobs.claim),
 }
+
+
+# retention, in many transactions
+
+
+async def apply_retention(write: Call, read: Call, retention_days: Mapping[Tier, int]) -> None:
+    """Delete in small transactions, each a call of the writer's connection or the reader's."""
+    now = await write(_reclaim)
+    if ahead := await read(job_partitions.ahead):
+        await write(partial(job_partitions.reclaim, found=ahead))
+    of_tier = f"{retention.OF_TIER} AND at < :at"
+    drops = retention.drops(now, retention_days) + [
+        partial(
+            retention.drop,
+            table="usage",
+            which=of_tier,
+            at=micros(kept_since(now, days)),
+            tier=tier,
+        )
+        for tier, days in retention_days.items()
+    ]
+    for drop in drops:
+        while await write(_run(drop)):
+            pass
+    after: retention.Part | None = (0, -1)
+    while after is not None:
+        after = await write(_run(partial(retention.drop_settled, after=after, now=now)))
+
+
+def _run(drop: Callable[[SqliteDatabase], object]) -> Callable[[DB, datetime], object]:
+    return lambda db, now: drop(SqliteDatabase(db, now))
+
+
+def _reclaim(db: DB, now: datetime) -> datetime:
+    """Correct the instants that a clock wrote that was ahead. Returns the store's clock."""
+    latest = retention.latest(now)
+    for statement in retention.RECLAIMED:
+        db.execute(statement, latest)
+    retention.reclaim_windows(SqliteDatabase(db, now), latest)
+    return now

@@ -19,7 +19,7 @@ from psycopg.types.string import StrDumper, TextLoader
 
 from ...base.columns import instant
 from ...contract import StoreBroken, StoreFull, StoreUnavailable, shown
-from ...database import RowInsert
+from ...database import Row, RowInsert
 
 SCHEMA = "mailprobe"  # a schema of our own, so that other programs' tables do not conflict
 
@@ -328,7 +328,7 @@ def _positional(statement: str) -> tuple[str, list[str]]:
     return NAMED.sub("%s", statement.replace("%", "%%")), NAMED.findall(statement)
 
 
-def columns_of(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+def columns_of(rows: Sequence[Row]) -> list[list[object]]:
     """The rows as an array of each column."""
     return [list(column) for column in zip(*rows, strict=True)]
 
@@ -344,7 +344,7 @@ class Writes:
         self._statements.append(statement)
         self._values += values
 
-    def insert(self, into: RowInsert, rows: Sequence[Sequence[Any]]) -> None:
+    def insert(self, into: RowInsert, rows: Sequence[Row]) -> None:
         if rows:
             self.add(into.of_arrays, *columns_of(rows))
 
