@@ -30,12 +30,11 @@ def find_callers(db: Database, hashes: Sequence[str]) -> list[Caller | None]:
 
 def callers_of_keys(db: Database, numbers: Sequence[int]) -> Mapping[int, Caller]:
     """Return the callers by the number of their key, revoked or not."""
-    which = f"(SELECT number FROM {db.records('numbers', 'number bigint')} AS asked)"
-    rows = db.all(
-        f"SELECT keys.number, {COLUMNS} FROM {OF_KEYS} WHERE keys.number IN {which}",
-        {"numbers": encoded([{"number": number} for number in numbers])},
+    found = db.all_each(
+        f"SELECT {COLUMNS} FROM {OF_KEYS} WHERE keys.number = :number",
+        [{"number": number} for number in numbers],
     )
-    return {number: caller_of(tuple(row)) for number, *row in rows}
+    return {number: caller_of(row) for number, (row,) in zip(numbers, found, strict=True)}
 
 
 def number_of(db: Database, account_id: str) -> int:

@@ -39,6 +39,7 @@ from .records import (
 
 R = TypeVar("R")
 
+STATE_OF: dict[Work, JobState] = {"verify": "pending", "deliver": "delivering"}
 # SQL for the host part of a job's partition.
 HOST_OF = {"pending": "''", "delivering": "host"}
 DIGITS = "0123456789abcdef"
@@ -175,19 +176,17 @@ def job_context(job_id: str) -> str:
 
 
 def claims_of(db: Database, numbers: Sequence[int]) -> list[tuple[Claim, bytes | None]]:
-    """Return the claims of these jobs, in order, without their secrets: each with it, encrypted."""
-    found = db.all(
-        f"SELECT jobs.number, secret, fence, key, {JOB_COLUMNS} FROM jobs"
-        " JOIN accounts ON accounts.number = jobs.account WHERE jobs.number IN"
-        f" (SELECT number FROM {db.records('numbers', 'number bigint')} AS claimed)",
-        {"numbers": encoded([{"number": number} for number in numbers])},
+    """Return the claims of these jobs without their secrets, each with it, encrypted."""
+    found = db.all_each(
+        f"SELECT secret, fence, key, {JOB_COLUMNS} FROM jobs"
+        " JOIN accounts ON accounts.number = jobs.account WHERE jobs.number = :number",
+        [{"number": number} for number in numbers],
     )
-    callers = callers_of_keys(db, sorted({key for _, _, _, key, *_ in found}))
-    claims = {
-        number: (Claim(job_of(tuple(row)), callers[key], None, fence), secret)
-        for number, secret, fence, key, *row in found
-    }
-    return [claims[number] for number in numbers]
+    callers = callers_of_keys(db, sorted({key for ((_, _, key, *_),) in found}))
+    return [
+        (Claim(job_of(tuple(row)), callers[key], None, fence), secret)
+        for ((secret, fence, key, *row),) in found
+    ]
 
 
 # what a claim leads to
@@ -314,13 +313,13 @@ def _change(db: Database, changes: Sequence[tuple[JobRow, Values]]) -> None:
 
 def _log_attempts(db: Database, tried: Sequence[tuple[int, Attempt]]) -> None:
     """Insert attempts, and delete those beyond LISTED_MAX, which are never shown."""
-    rows = db.all(
-        "SELECT job, max(place) FROM job_attempts WHERE job IN"
-        f" (SELECT number FROM {db.records('jobs', 'number bigint')} AS asked) GROUP BY job",
-        {"jobs": encoded([{"number": number} for number, _ in tried])},
+    jobs = sorted({number for number, _ in tried})
+    found = db.all_each(
+        "SELECT coalesce(max(place), 0) FROM job_attempts WHERE job = :job",
+        [{"job": number} for number in jobs],
     )
-    last: dict[int, int] = dict(rows)
-    places = [(job, last.get(job, 0) + 1, attempt) for job, attempt in tried]
+    last = {number: place for number, ((place,),) in zip(jobs, found, strict=True)}
+    places = [(job, last[job] + 1, attempt) for job, attempt in tried]
     db.insert(
         ATTEMPTS,
         [

@@ -20,7 +20,7 @@ from .commands import (
     Spend,
 )
 from .contract import REFUSALS_SINGLE_MAX, USAGE_ROWS_MAX, WINDOW, at_most
-from .database import Database, Row, RowInsert, RowWriter, StorePart, encoded, read
+from .database import Database, Row, RowInsert, RowWriter, StorePart, read
 from .idempotency import encrypted_first
 from .list_records import ChunkPart
 from .records import (
@@ -450,12 +450,12 @@ def log(db: RowWriter, used: Sequence[tuple[CallerRow, Sequence[UsageRow]]]) -> 
     days: dict[tuple[int, str], list[int]] = {}
     periods: Counter[tuple[int, int]] = Counter()
     for (account, at), (units, *counts) in counted.items():
-        day = day_of(at)
-        of_month = months.setdefault((account, str(day.replace(day=1))), [0, 0])
+        day = day_of(at).isoformat()
+        of_month = months.setdefault((account, f"{day[:-2]}01"), [0, 0])
         of_month[0] += units
         of_month[1] += counts[0]
         if any(counts):
-            of_day = days.setdefault((account, str(day)), [0, 0, 0, 0])
+            of_day = days.setdefault((account, day), [0, 0, 0, 0])
             for place, count in enumerate(counts):
                 of_day[place] += count
         if counts[0] and (start := period_start_of(accounts[account], at)):
@@ -484,20 +484,29 @@ def log_refusals(
     if not those:
         return
     minute = micros(now.replace(second=0, microsecond=0))
-    asked = [{"account": who.account_number, "key": who.key_number} for _, who in those]
-    places = db.all(
-        "SELECT key, failed_check, max(place) FROM refusals WHERE minute = :minute"
-        " AND (account, key) IN (SELECT account, key"
-        f" FROM {db.records('asked', 'account bigint, key bigint')} AS asked)"
-        " GROUP BY key, failed_check",
-        {"minute": minute, "asked": encoded(asked)},
+    reasons = sorted(
+        {
+            (who.account_number, who.key_number, command.row.failed_check or "")
+            for command, who in those
+        }
     )
-    last = {(key, why): place for key, why, place in places}
+    found = db.all_each(
+        "SELECT max(place) FROM refusals WHERE account = :account AND minute = :minute"
+        " AND key = :key AND failed_check = :why",
+        [
+            {"account": account, "minute": minute, "key": key, "why": why}
+            for account, key, why in reasons
+        ],
+    )
+    last: dict[tuple[int, str], int] = {
+        (key, why): -1 if place is None else place
+        for (_, key, why), ((place,),) in zip(reasons, found, strict=True)
+    }
     rows: dict[tuple[int, str, int], Row] = {}
     times: Counter[tuple[int, str, int]] = Counter()
     for command, who in those:
         row, why = command.row, command.row.failed_check or ""
-        place = min(last.get((who.key_number, why), -1) + 1, REFUSALS_SINGLE_MAX)
+        place = min(last[who.key_number, why] + 1, REFUSALS_SINGLE_MAX)
         last[who.key_number, why] = place
         slot = who.key_number, why, place
         times[slot] += row.times

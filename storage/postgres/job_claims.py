@@ -21,14 +21,13 @@ from ..base.claim_order import (
 from ..base.columns import micros
 from ..commands import ClaimJobs
 from ..database import Row
-from ..jobs import HOST_OF, claims_of
+from ..jobs import HOST_OF, STATE_OF, claims_of
 from ..records import Claim, JobState, Work
 from .database import PostgresDatabase
 from .driver.server import TransactionConnection
 
 CLAIMING_LOCK = 0x6D70_6A62  # "mpjb": the first of two numbers of the lock
 NUMBER_OF: dict[Work, int] = {"verify": 1, "deliver": 2}
-STATE_OF: dict[Work, JobState] = {"verify": "pending", "deliver": "delivering"}
 GROUP_MAX = 100  # callers in one transaction
 ACCOUNTS_SCANNED = 500  # the jobs due longest; if more are due, each account's first jobs are read
 ROUNDS_MAX = 5  # searches past full partitions

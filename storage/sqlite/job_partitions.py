@@ -24,11 +24,10 @@ from ..base.claim_order import (
 )
 from ..base.columns import micros
 from ..contract import LEASES_MAX, WAITS_MAX
-from ..jobs import HOST_OF
+from ..jobs import HOST_OF, STATE_OF
 from ..records import JobState, Work
 
 DB = sqlite3.Connection
-STATE_OF: dict[Work, JobState] = {"verify": "pending", "deliver": "delivering"}
 # The state is a literal: SQLite uses a partial index only if it can read the condition.
 WAITING: dict[JobState, str] = {
     "pending": "jobs WHERE state = 'pending' AND account = :account AND lease_until IS NULL",

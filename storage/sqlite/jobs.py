@@ -64,5 +64,5 @@ def claim(db: DB, now: datetime, command: ClaimJobs) -> list[tuple[Claim, bytes 
         [(until, micros(now), head.number) for head in heads],
     )
     for partition in {head.partition for head in heads}:
-        partitions.renew(db, partitions.STATE_OF[command.work], partition)
+        partitions.renew(db, jobs.STATE_OF[command.work], partition)
     return jobs.claims_of(SqliteDatabase(db, now), [head.number for head in heads])

@@ -18,6 +18,10 @@ from .database import SqliteDatabase
 R = TypeVar("R")
 
 METERS = outbox.raise_meters("(SELECT :account AS account, :billable AS count)")
+METER = (  # where its slot is open and has a message, as for all but the first of ten seconds
+    "UPDATE outbox SET count = count + :billable WHERE kind = 'meter' AND account = :account"
+    " AND name = :name AND fence = 0"
+)
 # One statement for all that a limit check needs. Each further statement would cost as much again,
 # and releases the GIL, which a busy event loop is slow to give back.
 # `:since` is the start of the window, `:key` the key's id.
@@ -209,8 +213,11 @@ def _use(
     usage.log(SqliteDatabase(db, now), [(owner, rows)])
     billable = sum(row.billable for row in rows)
     if emit_meter_event and billable:
-        counted = {"account": owner.account_number, "billable": billable}
-        db.execute(METERS, {**outbox.metering(now), **counted})
+        metered = {
+            **outbox.metering(now), "account": owner.account_number, "billable": billable,
+        }  # fmt: skip
+        if not db.execute(METER, metered).rowcount:
+            db.execute(METERS, metered)
 
 
 def log_refusal(db: sqlite3.Connection, now: datetime, command: LogRefusal) -> None:
