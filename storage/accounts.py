@@ -19,7 +19,7 @@ from .base.columns import (
     micros,
     origins_column,
 )
-from .commands import CreateKey, FindCaller, Raised
+from .commands import CreateKey, Raised
 from .contract import (
     KEY_USE_EVERY,
     LISTED_MAX,
@@ -480,7 +480,7 @@ class AccountStore(StorePart):
 
     async def caller(self, sha256: str) -> Caller | None:
         """Return the key with this SHA-256 and its account; None for an unknown or a revoked key."""
-        return await self._execute(FindCaller(sha256))
+        return await self.executor.find_caller(sha256)
 
     async def note_key_uses(self, key_ids: Sequence[str]) -> None:
         """Note that these keys were used now; a key is written at most once in KEY_USE_EVERY."""

@@ -33,7 +33,6 @@ from .records import (
     Ledger,
     MessageKind,
     Reservation,
-    Tier,
     UsageRow,
     Work,
     units_of,
@@ -77,11 +76,6 @@ class CreateKey(StoreCommand[Key]):
     origins: tuple[str, ...] = ()
     rate_per_min: int | None = None
     by: Actor = SERVICE
-
-
-@dataclass(frozen=True, slots=True)
-class FindCaller(StoreCommand[Caller | None]):
-    sha256: str
 
 
 # usage
@@ -273,21 +267,6 @@ class LeaseConnections(StoreCommand[Mapping[str, int]]):
     requested: Mapping[str, LeaseRequest]  # by IP address
     limit: int
     lease_s: float
-
-
-# upkeep
-
-
-@dataclass(frozen=True, slots=True)
-class ApplyRetention(StoreCommand[None]):
-    """Many transactions, so that no request waits for one."""
-
-    retention_days: Mapping[Tier, int]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckStore(StoreCommand[datetime]):
-    pass
 
 
 # of one account each: a database may combine them in one transaction

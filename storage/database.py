@@ -32,7 +32,7 @@ from typing import (
 
 from .contract import StoreBroken
 from .list_records import ListClaim
-from .records import Claim, JobState
+from .records import Caller, Claim, JobState, Tier
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
     from .base.encryption import Cipher
@@ -180,6 +180,18 @@ class Executor(Protocol):
 
     async def execute(self, command: StoreCommand[R]) -> R:
         """Run a command, each in one transaction unless its method says otherwise."""
+        ...
+
+    async def find_caller(self, sha256: str) -> Caller | None:
+        """See `AccountStore.caller`: each request's first call."""
+        ...
+
+    async def apply_retention(self, retention_days: Mapping[Tier, int]) -> None:
+        """See `Store.apply_retention`: many transactions, so that no request waits for one."""
+        ...
+
+    async def check(self) -> datetime:
+        """See `Store.check`."""
         ...
 
     def lease_session(self) -> int:

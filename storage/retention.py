@@ -3,7 +3,7 @@
 Rows that another transaction is changing are left for the next run, so that no request waits.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from .contract import (
     WAITS_MAX,
     WINDOW,
 )
-from .database import Database
+from .database import Database, Executor, Values
 from .egresses import EGRESS_KEPT
 from .list_jobs import conversations, list_claims, lists
 from .records import Tier
@@ -134,6 +134,28 @@ def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
         which = "kind = :kind AND due_at IS NULL AND made_at <= :at"
         several.append(partial(drop, table="outbox", which=which, at=micros(now - kept), kind=kind))
     return several
+
+
+async def correct(executor: Executor, now: datetime, statements: Sequence[str]) -> None:
+    """Correct what a clock wrote that was ahead, by one statement in each transaction."""
+    values = latest(now)
+    for statement in statements:
+        await executor.write(_change, statement, values)
+    await executor.write(reclaim_windows, values)
+
+
+def _change(db: Database, statement: str, values: Values) -> None:
+    db.change(statement, values)
+
+
+async def delete(executor: Executor, now: datetime, drops: Sequence[Drop], after: Part) -> None:
+    """Delete in small transactions; settlements are those behind `after`."""
+    for each in drops:
+        while await executor.write(each):
+            pass
+    part: Part | None = after
+    while part is not None:
+        part = await executor.write(drop_settled, after=part, now=now)
 
 
 def drop(db: Database, *, table: str, which: str, **values: object) -> bool:

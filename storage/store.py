@@ -19,7 +19,6 @@ from datetime import datetime
 from .accounts import AccountStore
 from .audit import AuditStore
 from .bounces import BounceStore
-from .commands import ApplyRetention, CheckStore
 from .egresses import EgressStore
 from .idempotency import IdempotencyStore
 from .jobs import JobStore
@@ -77,11 +76,11 @@ class Store(
         now at the latest, jobs that wait for their first attempt are due, others within
         WAITS_MAX; what was granted or revoked more than WINDOW ahead counts as of now.
         """
-        await self._execute(ApplyRetention(retention_days))
+        await self.executor.apply_retention(retention_days)
 
     async def check(self) -> datetime:
         """Write durably and return the store's clock. Raises StoreUnavailable.
 
         For health checks, the doctor and upkeep: a full disk is noticed only by writing.
         """
-        return await self._execute(CheckStore())
+        return await self.executor.check()

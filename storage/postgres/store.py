@@ -22,6 +22,7 @@ from ..base.encryption import Cipher
 from ..callers import find_callers
 from ..contract import StoreBroken, StoreSize, StoreUnavailable
 from ..database import Function, StoreCommand
+from ..records import Caller, Ledger, Tier
 from ..store import Store
 from . import job_claims, leases, ledgers, retention, usage
 from .database import PostgresDatabase
@@ -37,8 +38,6 @@ from .driver.server import (
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Transaction = Callable[[TransactionConnection, Any], Any]
-
 Act = Callable[[TransactionConnection], object]
 
 UPKEEP_S = UPKEEP_MS / 1000 + ANSWER_S
@@ -84,10 +83,9 @@ class Callers:
     repeatable: bool = True
 
     def __call__(
-        self, db: TransactionConnection, asked: Sequence[commands.FindCaller], marker: object
+        self, db: TransactionConnection, asked: Sequence[str], marker: object
     ) -> list[object]:
-        hashes = [command.sha256 for command in asked]
-        return list(find_callers(PostgresDatabase(db), hashes))
+        return list(find_callers(PostgresDatabase(db), asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +99,7 @@ class Threads:
     metering: ThreadPool[commands.BatchCommand]
     writes: ThreadPool[Act]  # other writes, each in its own transaction
     claims: ThreadPool[commands.ClaimJobs]
-    callers: ThreadPool[commands.FindCaller]
+    callers: ThreadPool[str]
     reads: ThreadPool[Act]
     # One: a later call must never overtake an earlier one.
     leases: ThreadPool[commands.LeaseConnections]
@@ -156,21 +154,17 @@ class PostgresExecutor:
         self._rows_dropped: set[retention.RowsToDrop] = set()  # today, by this process
         self._of_kind: dict[type[StoreCommand[Any]], ThreadPool[Any]] = {
             **dict.fromkeys(usage.BATCHED, database_threads.metering),
-            commands.FindCaller: database_threads.callers,
             commands.LeaseConnections: database_threads.leases,
         }
 
     async def execute(self, command: StoreCommand[R]) -> R:
-        """Run the command: in a batch, in a transaction of its own, as a read, or in several steps."""
+        """Run the command: in a batch, or in steps."""
         kind = type(command)
         result: R
         if threads := self._of_kind.get(kind):
             result = await threads.call(command)
-        elif step := STEPS.get(kind):
-            result = await step(self, command)
         else:
-            read = READS[kind]
-            result = await self._read(lambda db: read(db, command))
+            result = await STEPS[kind](self, command)
         return result
 
     async def write(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -190,7 +184,16 @@ class PostgresExecutor:
     async def _read(self, act: Act) -> Any:
         return await self._database_threads.reads.call(act)
 
-    async def check(self, _: commands.CheckStore) -> datetime:
+    async def find_caller(self, sha256: str) -> Caller | None:
+        found: Caller | None = await self._database_threads.callers.call(sha256)
+        return found
+
+    async def read_ledger(self, command: commands.ReadLedger) -> Ledger:
+        """Read without a lock, for display."""
+        ledger: Ledger = await self._read(lambda db: ledgers.read_ledger(db, command))
+        return ledger
+
+    async def check(self) -> datetime:
         """Use every connection, so that none is missing, and write: a standby takes no writes."""
         threads = self._database_threads
         failed: list[StoreUnavailable] = []
@@ -209,14 +212,10 @@ class PostgresExecutor:
         claimed: list[commands.EncryptedClaim] = await self._database_threads.claims.call(command)
         return claimed
 
-    async def apply_retention(self, command: commands.ApplyRetention) -> None:
+    async def apply_retention(self, retention_days: Mapping[Tier, int]) -> None:
         """Delete whole days at once, all else in small batches, so that no request waits long."""
-        retention_days = command.retention_days
-        now = await self._do(_clock)
-        latest = shared_retention.latest(now)
-        for statement in retention.RECLAIMED:
-            await self._do(partial(_change, statement=statement, values=latest))
-        await self._do(_bound(partial(shared_retention.reclaim_windows, latest=latest)))
+        now: datetime = await self._do(_clock)
+        await shared_retention.correct(self, now, retention.RECLAIMED)
         upkeep = partial(self._database_threads.writes.call, patience_s=UPKEEP_S)
         await self._database_threads.reads.call(
             lambda db: self._partitions.make_ahead(db, now), patience_s=UPKEEP_S
@@ -228,26 +227,13 @@ class PostgresExecutor:
             )  # fmt: skip
             with suppress(StoreUnavailable):  # a backup reads it: the next minute tries again
                 await upkeep(act)
-        for drop in shared_retention.drops(now, retention_days):
-            while await self._do(_bound(drop)):
-                pass  # in small batches, so that no request waits long
-        after: shared_retention.Part | None = retention.FIRST
-        while after is not None:
-            old = partial(shared_retention.drop_settled, after=after, now=now)
-            after = await self._do(_bound(old))
+        drops = shared_retention.drops(now, retention_days)
+        await shared_retention.delete(self, now, drops, retention.FIRST)
         for each in await self._read(lambda db: retention.rows_to_drop(db, now, retention_days)):
             if each not in self._rows_dropped:
                 await upkeep(partial(retention.drop_rows, rows=each))
                 self._rows_dropped = {one for one in self._rows_dropped if one.on == each.on}
                 self._rows_dropped.add(each)
-
-
-def _bound(function: Callable[[PostgresDatabase], object]) -> Act:
-    return lambda db: function(PostgresDatabase(db))
-
-
-def _change(db: TransactionConnection, statement: str, values: Mapping[str, object]) -> None:
-    PostgresDatabase(db).change(statement, values)
 
 
 def _clock(db: TransactionConnection) -> datetime:
@@ -256,13 +242,7 @@ def _clock(db: TransactionConnection) -> datetime:
     return db.now()
 
 
-READS: dict[type[StoreCommand[Any]], Transaction] = dict(
-    [
-        commands.ReadLedger.run_by(ledgers.read_ledger),
-    ]
-)
 STEPS: dict[type[StoreCommand[Any]], Callable[[PostgresExecutor, Any], Any]] = {
-    commands.CheckStore: PostgresExecutor.check,
     commands.ClaimJobs: PostgresExecutor.claim_jobs,
-    commands.ApplyRetention: PostgresExecutor.apply_retention,
+    commands.ReadLedger: PostgresExecutor.read_ledger,
 }

@@ -11,13 +11,11 @@ import sqlite3
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 import trio
 
 from ..callers import ACTIVE, caller_of
-from ..commands import FindCaller
 from ..contract import StoreUnavailable
 from ..records import Caller
 from .file import connect, inode_of
@@ -31,11 +29,6 @@ def caller(db: sqlite3.Connection, sha256: str) -> Caller | None:
     """Return the active key with this hash and its account, or None."""
     row = db.execute(f"{ACTIVE} = ?", (sha256,)).fetchone()
     return caller_of(row[1:]) if row else None
-
-
-def find_caller(db: sqlite3.Connection, _: datetime, command: FindCaller) -> Caller | None:
-    """The same for a command."""
-    return caller(db, command.sha256)
 
 
 @dataclass(slots=True, eq=False)

@@ -7,20 +7,21 @@ works in virtual time; the clock is injected.
 import secrets
 import sqlite3
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cache
-from typing import ParamSpec, TypeVar, cast
+from typing import ParamSpec, TypeVar
 
 import trio
 
-from .. import commands
 from ..base.encryption import KEY_OCTETS, Cipher
 from ..database import Function, StoreCommand
+from ..records import Caller, Tier
 from ..store import Store
 from .database import SqliteDatabase
 from .file import create_tables
-from .transactions import CLAIMS, READS, WRITES, apply_retention
+from .key_lookup import caller
+from .transactions import CLAIMS, READS, WRITES, apply_retention, check
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,19 +40,25 @@ class MemoryExecutor:
     async def execute(self, command: StoreCommand[R]) -> R:
         """Run the command at once."""
         await trio.lowlevel.checkpoint()
-        result: object = None
-        if isinstance(command, commands.ApplyRetention):
-            await apply_retention(self._call, self._call, command.retention_days)
-        else:
-            transaction = TRANSACTIONS[type(command)]
-            result = await self._call(lambda db, now: transaction(db, now, command))
-        return cast(R, result)
+        transaction = TRANSACTIONS[type(command)]
+        result: R = await self._call(lambda db, now: transaction(db, now, command))
+        return result
 
     async def write(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         await trio.lowlevel.checkpoint()
         return await self._call(lambda db, now: function(SqliteDatabase(db, now), *args, **kwargs))
 
     read = write
+
+    async def find_caller(self, sha256: str) -> Caller | None:
+        await trio.lowlevel.checkpoint()
+        return await self._call(lambda db, _: caller(db, sha256))
+
+    async def apply_retention(self, retention_days: Mapping[Tier, int]) -> None:
+        await apply_retention(self, self._call, self._call, retention_days)
+
+    async def check(self) -> datetime:
+        return await self._call(check)
 
     async def _call(self, transaction: Callable[[sqlite3.Connection, datetime], R]) -> R:
         self.db.execute("BEGIN")

@@ -7,7 +7,7 @@ The transactions are functions in the modules of this package, one per command.
 """
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -16,18 +16,17 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import trio
 
-from .. import commands
 from ..base.encryption import Cipher
 from ..contract import StoreSize
 from ..database import Function, StoreCommand
-from ..records import Caller
+from ..records import Caller, Tier
 from ..store import Store
 from .database import SqliteDatabase
 from .database_thread import Reader, Writer
 from .file import explain_error, prepare
 from .key_lookup import KeyLookup, caller
 from .secret_key import ready_key
-from .transactions import CLAIMS, READS, WRITES, apply_retention
+from .transactions import CLAIMS, READS, WRITES, apply_retention, check
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -79,12 +78,8 @@ class SqliteExecutor:
         result: object = None
         if write := WRITES.get(kind):
             result = await self.writer.call(lambda db, now: write(db, now, command))
-        elif isinstance(command, commands.FindCaller):
-            result = await self._find_caller(command)
         elif read := READS.get(kind):
             result = await self.reader.call(lambda db, now: read(db, now, command))
-        elif isinstance(command, commands.ApplyRetention):
-            await apply_retention(self.writer.call, self.reader.call, command.retention_days)
         else:
             result = await self._claim(command)
         return cast(R, result)
@@ -111,10 +106,16 @@ class SqliteExecutor:
     def lease_session(self) -> int:
         return 0
 
-    async def _find_caller(self, command: commands.FindCaller) -> Caller | None:
+    async def apply_retention(self, retention_days: Mapping[Tier, int]) -> None:
+        await apply_retention(self, self.writer.call, self.reader.call, retention_days)
+
+    async def check(self) -> datetime:
+        now: datetime = await self.writer.call(check)
+        return now
+
+    async def find_caller(self, sha256: str) -> Caller | None:
         """Look the key up in this thread if that cannot block, else in the reader's."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        sha256 = command.sha256
         known, found = await self._key_lookup.coalesced_caller(sha256)
         if not known:
             found = await self.reader.call(partial(self._look_up, sha256=sha256))

@@ -19,10 +19,10 @@ from ..commands import (
     LeaseConnections,
     Raised,
 )
-from ..database import Database, RowInsert, StoreCommand
+from ..database import Database, Executor, RowInsert, StoreCommand
 from ..leases import AddressLeases, lease_of
 from ..records import Key, Tier
-from . import job_partitions, jobs, key_lookup, usage
+from . import job_partitions, jobs, usage
 from .database import SqliteDatabase
 
 DB = sqlite3.Connection
@@ -102,7 +102,7 @@ def lease(db: DB, now: datetime, command: LeaseConnections) -> dict[str, int]:
     return {address: each.connections if each else 0 for address, each in new.items()}
 
 
-def _check(db: DB, now: datetime, _: commands.CheckStore) -> datetime:
+def check(db: DB, now: datetime) -> datetime:
     """Write one page with its old content to the disk; returns the clock."""
     (number,) = db.execute("PRAGMA user_version").fetchone()
     db.execute(f"PRAGMA user_version = {int(number)}")
@@ -126,12 +126,10 @@ WRITES: dict[type[StoreCommand[Any]], Transaction] = dict(
         commands.AbandonJob.run_by(jobs.complete),
         commands.EnqueueMessage.run_by(_single(outbox.enqueue)),
         commands.LeaseConnections.run_by(lease),
-        commands.CheckStore.run_by(_check),
     ]
 )
 READS: dict[type[StoreCommand[Any]], Transaction] = dict(
     [
-        commands.FindCaller.run_by(key_lookup.find_caller),
         commands.ReadLedger.run_by(usage.read_ledger),
     ]
 )
@@ -143,38 +141,22 @@ CLAIMS: dict[type[StoreCommand[Any]], tuple[Transaction, Transaction]] = {
 # retention, in many transactions
 
 
-async def apply_retention(write: Call, read: Call, retention_days: Mapping[Tier, int]) -> None:
-    """Delete in small transactions, each a call of the writer's connection or the reader's."""
-    now = await write(_reclaim)
+async def apply_retention(
+    executor: Executor, write: Call, read: Call, retention_days: Mapping[Tier, int]
+) -> None:
+    """Delete in small transactions; `write` and `read` are calls of the connections."""
+    now: datetime = await write(_clock)
+    await retention.correct(executor, now, retention.RECLAIMED)
     if ahead := await read(job_partitions.ahead):
         await write(partial(job_partitions.reclaim, found=ahead))
-    of_tier = f"{retention.OF_TIER} AND at < :at"
-    drops = retention.drops(now, retention_days) + [
-        partial(
-            retention.drop,
-            table="usage",
-            which=of_tier,
-            at=micros(kept_since(now, days)),
-            tier=tier,
-        )
+    usage = partial(retention.drop, table="usage", which=f"{retention.OF_TIER} AND at < :at")
+    logged: list[retention.Drop] = [
+        partial(usage, at=micros(kept_since(now, days)), tier=tier)
         for tier, days in retention_days.items()
     ]
-    for drop in drops:
-        while await write(_run(drop)):
-            pass
-    after: retention.Part | None = (0, -1)
-    while after is not None:
-        after = await write(_run(partial(retention.drop_settled, after=after, now=now)))
+    drops = [*retention.drops(now, retention_days), *logged]
+    await retention.delete(executor, now, drops, (0, -1))
 
 
-def _run(drop: Callable[[SqliteDatabase], object]) -> Callable[[DB, datetime], object]:
-    return lambda db, now: drop(SqliteDatabase(db, now))
-
-
-def _reclaim(db: DB, now: datetime) -> datetime:
-    """Correct the instants that a clock wrote that was ahead. Returns the store's clock."""
-    latest = retention.latest(now)
-    for statement in retention.RECLAIMED:
-        db.execute(statement, latest)
-    retention.reclaim_windows(SqliteDatabase(db, now), latest)
+def _clock(_: DB, now: datetime) -> datetime:
     return now

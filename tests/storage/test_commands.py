@@ -20,14 +20,12 @@ COMMANDS = {
     if inspect.isclass(value) and issubclass(value, StoreCommand) and value is not StoreCommand
 }
 PARTS = [part for part in Store.__mro__ if part is not object]
-OF_SEVERAL = {commands.ApplyRetention: None}  # of several transactions
 TABLES: dict[str, list[dict[Any, Any]]] = {
-    "sqlite": [sqlite.WRITES, sqlite.READS, sqlite.CLAIMS, OF_SEVERAL],
-    "memory": [memory.TRANSACTIONS, OF_SEVERAL],
+    "sqlite": [sqlite.WRITES, sqlite.READS, sqlite.CLAIMS],
+    "memory": [memory.TRANSACTIONS],
     "postgres": [
-        postgres.READS,
         postgres.STEPS,
-        dict.fromkeys([*usage.BATCHED, commands.FindCaller, commands.LeaseConnections]),
+        dict.fromkeys([*usage.BATCHED, commands.LeaseConnections]),
     ],
 }
 

@@ -10,7 +10,6 @@ from mailprobe.storage.accounts import check_changes, next_key_at
 from mailprobe.storage.commands import (
     CreateKey,
     EncryptedFirst,
-    FindCaller,
 )
 from mailprobe.storage.contract import (
     KEY_USE_EVERY,
@@ -123,8 +122,8 @@ class ModelAccounts:
         self._keys[key_id] = replace(key, revoked_at=self._now())
         return True
 
-    def caller(self, command: FindCaller) -> Caller | None:
-        key = self._keys.get(self._key_ids.get(command.sha256, ""))
+    def caller(self, sha256: str) -> Caller | None:
+        key = self._keys.get(self._key_ids.get(sha256, ""))
         if key is None or key.revoked_at:
             return None
         return Caller(self._accounts[key.account_id], key)

@@ -5,7 +5,7 @@ idempotency records, the outbox, usage, jobs, and here what needs all of them.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -17,6 +17,7 @@ from mailprobe.storage.base.columns import kept_since
 from mailprobe.storage.base.encryption import KEY_OCTETS, Cipher
 from mailprobe.storage.contract import IDEMPOTENCY_KEPT_MAX, LEASES_MAX, WAITS_MAX, WINDOW
 from mailprobe.storage.database import Function, StoreCommand
+from mailprobe.storage.records import Caller, Tier
 from mailprobe.storage.store import Store
 from tests.storage.ledger.jobs import FOREVER, ModelJobs
 
@@ -44,11 +45,19 @@ class ModelExecutor(ModelJobs):
     def lease_session(self) -> int:
         return 0
 
-    def apply_retention(self, command: commands.ApplyRetention) -> None:
+    async def find_caller(self, sha256: str) -> Caller | None:
+        await trio.lowlevel.checkpoint()
+        return self.caller(sha256)
+
+    async def check(self) -> datetime:
+        return self._now()
+
+    async def apply_retention(self, retention_days: Mapping[Tier, int]) -> None:
+        await trio.lowlevel.checkpoint()
         now = self._now()
         for account in self._accounts.values():
-            if account.tier in command.retention_days:
-                since = kept_since(now, command.retention_days[account.tier])
+            if account.tier in retention_days:
+                since = kept_since(now, retention_days[account.tier])
                 self._drop_rows(account.id, since)
                 self._drop_jobs(account.id, since)
                 self._drop_keys(account.id, since, self._keys_in_use())
@@ -84,7 +93,6 @@ class ModelStore(Store):
 COMMANDS: dict[type[StoreCommand[Any]], Callable[[ModelExecutor, Any], Any]] = dict(
     [
         commands.CreateKey.run_by(ModelExecutor.create_key),
-        commands.FindCaller.run_by(ModelExecutor.caller),
         commands.Reserve[Any].run_by(ModelExecutor.reserve),
         commands.Extend.run_by(ModelExecutor.extend),
         commands.Settle.run_by(ModelExecutor.settle),
@@ -100,7 +108,6 @@ COMMANDS: dict[type[StoreCommand[Any]], Callable[[ModelExecutor, Any], Any]] = d
         commands.PostponeJob.run_by(ModelExecutor.postpone_job),
         commands.AbandonJob.run_by(ModelExecutor.abandon_job),
         commands.EnqueueMessage.run_by(ModelExecutor.enqueue_message),
-        commands.ApplyRetention.run_by(ModelExecutor.apply_retention),
     ]
 )
 
