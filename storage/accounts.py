@@ -375,8 +375,8 @@ def create_keys(
     db: Database, now: datetime, those: Sequence[tuple[CreateKey, int]]
 ) -> list[Key | Raised]:
     """Insert keys of these accounts, by number, which are locked; return each, or what forbids it."""
-    accounts = encoded([{"number": number} for number in {number for _, number in those}])
-    which = f"account IN (SELECT number FROM {db.records('accounts', 'number bigint')} AS asked)"
+    which = f"account {db.among('accounts', 'bigint')}"
+    accounts = encoded(list({number for _, number in those}))
     values = {"accounts": accounts, "since": micros(now - WINDOW), "now": micros(now)}
     active: dict[tuple[int, KeyKind], int] = {
         (account, kind): count

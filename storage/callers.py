@@ -22,9 +22,9 @@ def caller_of(row: Row) -> Caller:
 
 def find_callers(db: Database, hashes: Sequence[str]) -> list[Caller | None]:
     """Return the active keys with these hashes; None for an unknown or a revoked one."""
-    which = f"{ACTIVE} IN (SELECT sha256 FROM {db.records('hashes', 'sha256 text')} AS asked)"
-    asked = encoded([{"sha256": sha256} for sha256 in set(hashes)])
-    found = {sha256: caller_of(tuple(row)) for sha256, *row in db.all(which, {"hashes": asked})}
+    asked = {"hashes": encoded(list(set(hashes)))}
+    rows = db.all(f"{ACTIVE} {db.among('hashes', 'text')}", asked)
+    found = {sha256: caller_of(tuple(row)) for sha256, *row in rows}
     return [found.get(sha256) for sha256 in hashes]
 
 

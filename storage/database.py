@@ -119,6 +119,12 @@ class Database(RowWriter, Protocol):
         Each column has its type in PostgreSQL, as in "number bigint, id text".
         """
 
+    def among(self, name: str, kind: str) -> str:
+        """SQL of a condition's end: it is in a list that is `encoded()`, by its name.
+
+        `kind` is its type in PostgreSQL, which finds such rows by an index whatever its statistics.
+        """
+
     def first_chunks_of(self, lists: str, which: str, order: str, limit: str) -> str:
         """SQL of a table of lists, by number, joined with the first `chunks` of each."""
 

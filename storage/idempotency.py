@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from .base.columns import instant, micros
+from .base.columns import micros
 from .base.lease_holders import is_gone, own_holder
 from .commands import BeginIdempotent, EncryptedFirst, FinishIdempotent, Raised
 from .contract import ANSWER_OCTETS_MAX, IdempotencyInProgress, IdempotencyKeyReused
-from .database import Database, StorePart, encoded
+from .database import Database, StorePart
 from .records import MARKS, Answered, FirstAnswer, IdempotencyRecord
 
 if TYPE_CHECKING:  # it imports cryptography, which not every command line needs
@@ -83,6 +83,7 @@ def _as_kept(answer: Answered) -> Answered:
 OF_REQUEST = (
     "account = (SELECT number FROM accounts WHERE id = :account) AND key = :key AND answer IS NULL"
 )
+RUNS = f"{OF_REQUEST} AND lease_until = :until"
 KEPT = (
     "INSERT INTO idempotency_records (account, key, body_sha256, lease_until, keep_until, holder)"
     " VALUES (:account, :key, :body_sha256, :lease_until, :keep_until, :holder)"
@@ -99,28 +100,23 @@ def begin(
 
     Each comes with its account's number, and the accounts are locked.
     """
-    at = micros(now)
-    asked = [
-        # a longer lease was written by a clock that was ahead
-        {
-            "account": account,
-            "key": command.key,
-            "longest": micros(now + timedelta(seconds=command.lease_s)),
-        }
-        for command, account in those
-    ]
-    rows = db.all(
-        "SELECT known.account, known.key, body_sha256, answer, holder"
-        f" FROM {db.records('asked', 'account bigint, key text, longest bigint')} AS asked"
-        " JOIN idempotency_records AS known"
-        " ON known.account = asked.account AND known.key = asked.key"
-        " WHERE keep_until > :now"
-        " AND (answer IS NOT NULL OR lease_until > :now AND lease_until <= longest)",
-        {"asked": encoded(asked), "now": at},
-    )
+    found = db.all_each(
+        "SELECT body_sha256, answer, holder FROM idempotency_records"
+        " WHERE account = :account AND key = :key AND keep_until > :now"
+        " AND (answer IS NOT NULL OR lease_until > :now AND lease_until <= :longest)",
+        [
+            {
+                "account": account, "key": command.key, "now": micros(now),
+                # a longer lease was written by a clock that was ahead
+                "longest": micros(now + timedelta(seconds=command.lease_s)),
+            }
+            for command, account in those
+        ],
+    )  # fmt: skip
     standing = {
-        (account, key): (body, answer)
-        for account, key, body, answer, holder in rows
+        (account, command.key): (body, answer)
+        for (command, account), rows in zip(those, found, strict=True)
+        for body, answer, holder in rows
         if answer is not None or not is_gone(holder or "")
     }
     begun: list[dict[str, object]] = []
@@ -154,30 +150,24 @@ def finish(db: Database, record: IdempotencyRecord, answer: bytes | None) -> Non
     if answer is not None:
         keep(db, EncryptedFirst(record, answer))
     else:
-        marked = f"lease_until % {MARKS} = :mark"
-        mark = {"mark": record.lease_until.microsecond}
         db.change(
-            f"DELETE FROM idempotency_records WHERE {OF_REQUEST} AND {marked}",
-            {"account": record.account_id, "key": record.key, **mark},
+            f"DELETE FROM idempotency_records WHERE {OF_REQUEST} AND lease_until % {MARKS} = :mark",
+            {**_values_of(record), "mark": record.lease_until.microsecond},
         )
 
 
 def running(db: Database, those: Sequence[IdempotencyRecord]) -> set[IdempotencyRecord]:
     """Return the records that have no answer and were not followed by another request."""
-    asked = [
-        {"id": record.account_id, "key": record.key, "until": micros(record.lease_until)}
-        for record in those
-    ]
-    rows = db.all(
-        "SELECT accounts.id, known.key, lease_until"
-        f" FROM {db.records('asked', 'id text, key text, until bigint')} AS asked"
-        " JOIN accounts ON accounts.id = asked.id"
-        " JOIN idempotency_records AS known"
-        " ON known.account = accounts.number AND known.key = asked.key"
-        " WHERE answer IS NULL AND lease_until = asked.until",
-        {"asked": encoded(asked)},
+    found = db.all_each(
+        f"SELECT 1 FROM idempotency_records WHERE {RUNS}", [_values_of(each) for each in those]
     )
-    return {IdempotencyRecord(account_id, key, instant(until)) for account_id, key, until in rows}
+    return {record for record, rows in zip(those, found, strict=True) if rows}
+
+
+def _values_of(record: IdempotencyRecord) -> dict[str, object]:
+    return {
+        "account": record.account_id, "key": record.key, "until": micros(record.lease_until),
+    }  # fmt: skip
 
 
 def check_runs(db: Database, record: IdempotencyRecord | None) -> None:
@@ -190,15 +180,10 @@ def keep(db: Database, first: EncryptedFirst | None) -> bool:
     """Store the answer to a request; False if it no longer runs."""
     if first is None:
         return False
-    record = first.idempotency
     kept = db.change(
-        f"UPDATE idempotency_records SET answer = :answer WHERE {OF_REQUEST}"
-        " AND lease_until = :until",
-        {
-            "account": record.account_id, "key": record.key, "answer": first.answer,
-            "until": micros(record.lease_until),
-        },
-    )  # fmt: skip
+        f"UPDATE idempotency_records SET answer = :answer WHERE {RUNS}",
+        {**_values_of(first.idempotency), "answer": first.answer},
+    )
     return bool(kept)
 
 

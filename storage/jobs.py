@@ -241,9 +241,9 @@ def held_jobs(db: Database, outcomes: Sequence[Outcome]) -> list[JobRow | None]:
     their numbers, so that no claim and no other outcome comes between.
     """
     rows = db.all(
-        f"SELECT id, {ROW} FROM jobs WHERE lease_until IS NOT NULL AND id IN"
-        f" (SELECT id FROM {db.records('ids', 'id text')} AS asked) ORDER BY number{db.FOR_UPDATE}",
-        {"ids": encoded([{"id": outcome.claim.job.id} for outcome in outcomes])},
+        f"SELECT id, {ROW} FROM jobs WHERE lease_until IS NOT NULL"
+        f" AND id {db.among('ids', 'text')} ORDER BY number{db.FOR_UPDATE}",
+        {"ids": encoded([outcome.claim.job.id for outcome in outcomes])},
     )
     jobs = {id: JobRow(*row) for id, *row in rows}
     found: list[JobRow | None] = []

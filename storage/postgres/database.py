@@ -100,6 +100,10 @@ class PostgresDatabase:
     def records(self, name: str, columns: str) -> str:
         return f"(SELECT * FROM json_to_recordset(CAST(:{name} AS json)) AS one ({columns}))"
 
+    def among(self, name: str, kind: str) -> str:
+        texts = f"json_array_elements_text(CAST(:{name} AS json))"
+        return f"= ANY(ARRAY(SELECT CAST(each AS {kind}) FROM {texts} AS each))"
+
     def first_chunks_of(self, lists: str, which: str, order: str, limit: str) -> str:
         return (
             f"{lists} CROSS JOIN LATERAL (SELECT list, place, due_at FROM list_chunks"

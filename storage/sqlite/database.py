@@ -85,6 +85,9 @@ class SqliteDatabase:
         fields = ", ".join(f"json_extract(value, '$.{each}') AS {each}" for each in names)
         return f"(SELECT {fields} FROM json_each(:{name}))"
 
+    def among(self, name: str, kind: str) -> str:
+        return f"IN (SELECT value FROM json_each(:{name}))"
+
     def first_chunks_of(self, lists: str, which: str, order: str, limit: str) -> str:
         return (
             f"{lists} CROSS JOIN list_chunks AS chunks ON chunks.list = {lists}.number"
