@@ -201,7 +201,7 @@ class AccountCounts:
 
 WINDOW_MICROS = WINDOW // timedelta(microseconds=1)
 STALE_MICROS = 1_000_000  # rows older than the window are deleted together, once a second
-READ_TOGETHER = 100  # instants per read
+READ_FIRST = 10  # instants; each further read takes twice as many as the one before
 GRANT = RowInsert(
     "rate_windows",
     "key bigint, at bigint, units bigint, total bigint",
@@ -297,16 +297,18 @@ class KeyWindow(Window):
         if at is None or units is None:
             return
         yield at, units
+        most = READ_FIRST
         while True:
             rows = _still_open(self._db).all(
                 "SELECT at, units FROM rate_windows WHERE key = :key AND at > :after"
                 " ORDER BY at LIMIT :most",
-                {"key": self._held.key, "after": at, "most": READ_TOGETHER},
+                {"key": self._held.key, "after": at, "most": most},
             )
             for at, units in rows:
                 yield at, units
-            if len(rows) < READ_TOGETHER:
+            if len(rows) < most:
                 return
+            most *= 2
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -97,7 +97,7 @@ class Ledgers:
 
     def __init__(self, db: TransactionConnection, now: datetime, rows: Iterable[Row]) -> None:
         """`rows` are the result of READ."""
-        self._db = db
+        self._db = PostgresDatabase(db)
         self._now = now
         self.caller: dict[str, CallerRow] = {}  # by the key's id
         self.seen: dict[int, AccountCounts] = {}
@@ -114,7 +114,7 @@ class Ledgers:
     ) -> R | None:
         """Return the refusal, or None after adding the units to the key's window for later checks."""
         held = self.held[who.key_number]
-        window = KeyWindow(PostgresDatabase(self._db), held, micros(self._now))
+        window = KeyWindow(self._db, held, micros(self._now))
         account_window = self.account_window(who)
         counts = self.seen[who.account_number]
         refusal = check_limits(counts.ledger(self._now, who.account, window, account_window))
@@ -131,8 +131,7 @@ class Ledgers:
             if one.account_number == who.account_number
         }
         granted = sum(self.held[key].granted for key in ours)
-        shared = PostgresDatabase(self._db)
-        return AccountWindow(shared, who.account_number, micros(self._now), granted)
+        return AccountWindow(self._db, who.account_number, micros(self._now), granted)
 
     @property
     def ahead(self) -> list[int]:
