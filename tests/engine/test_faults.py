@@ -164,7 +164,7 @@ ENGINE = [
     ("mailprobe.engine.dns.deadlines.DeadlineClock.tick", "deliverable"),
     ("mailprobe.engine.dns.deadlines.DeadlineClock.run", "deliverable"),
     ("mailprobe.engine.smtp.dispatcher.ProbeDispatcher.keep_time", "deliverable"),
-    ("mailprobe.engine.smtp.turn.Turning.end", "deliverable"),
+    ("mailprobe.engine.smtp.turn.Turn.end", "deliverable"),
     ("mailprobe.engine.stream.engine.compile_soon", "deliverable"),
     ("mailprobe.engine.smtp.replies.rules.Rules.compile_remaining", "deliverable"),
 ]
