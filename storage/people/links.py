@@ -5,6 +5,7 @@ for its person, in any browser. Asking for an unknown address does the same and 
 asking for a known one, so that nobody learns who has an account.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,6 +15,7 @@ from .people import folded
 
 LINKS_KEPT = timedelta(minutes=15)
 INVITATIONS_KEPT = timedelta(days=3)
+AGAIN_AFTER = timedelta(seconds=60)  # a browser asks for the next: a mail takes some seconds
 # Within LINKS_KEPT: an address gets few mails, whoever asks; an account's people need several.
 ADDRESS_LINKS_MAX = 3
 ACCOUNT_LINKS_MAX = 30
@@ -38,6 +40,16 @@ class NewLink:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedLink:
+    """What became of asking: from what the browser asked itself, so that it tells of nobody else."""
+
+    to: str | None  # the address to mail it to; None: nobody has it, or it was asked too often
+    until: datetime  # the newest link of this browser is good
+    again_at: datetime  # the browser may ask again
+    is_early: bool = False  # it asked before that, and no link was made
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """A link that is good."""
 
@@ -47,9 +59,31 @@ class Link:
     until: datetime
 
 
-def request_link(db: Database, new: NewLink) -> str | None:
-    """Store a link; return the address to mail it to, or None: nobody has it, or it was asked too often."""
+def request_link(db: Database, new: NewLink) -> AskedLink:
+    """Store a link, unless this browser has just asked for one, or too many were asked for."""
     address, now = folded(new.email), db.now()
+    asked = db.all(
+        "SELECT made_at FROM sign_in_links WHERE address = :address AND browser = :browser"
+        " AND made_at > :since ORDER BY made_at",
+        {"address": address, "browser": new.browser, "since": micros(now - LINKS_KEPT)},
+    )
+    times = [instant(made_at) for (made_at,) in asked]
+    if times and now < (again_at := _again_at(times)):
+        return AskedLink(None, times[-1] + LINKS_KEPT, again_at, is_early=True)
+    to = _stored_link(db, new, address, now)
+    return AskedLink(to, now + LINKS_KEPT, _again_at([*times, now]))
+
+
+def _again_at(times: Sequence[datetime]) -> datetime:
+    """When a browser that asked at these times may ask again: the limit of an address is its own, too."""
+    soon = times[-1] + AGAIN_AFTER
+    if len(times) < ADDRESS_LINKS_MAX:
+        return soon
+    return max(soon, times[-ADDRESS_LINKS_MAX] + LINKS_KEPT)
+
+
+def _stored_link(db: Database, new: NewLink, address: str, now: datetime) -> str | None:
+    """The address to mail the link to; None: nobody has it, or it was asked too often."""
     is_known = bool(
         db.all(
             "SELECT 1 FROM people JOIN keys ON keys.number = people.key"

@@ -51,7 +51,7 @@ class BrowserPage:
         self.page.get_by_label("E-mail address").fill("ann@example.org")
         if (own := self.page.get_by_label("My own account")).count():  # not beside Stripe
             own.uncheck()  # the tests are of a customer's
-        self.page.get_by_role("button", name="Create the account").click()
+        self.page.get_by_role("button", name="Make the account").click()
         self.key = self.page.locator("#key").inner_text()
         self.provisioning_key = self.page.locator("#provisioning_key").inner_text()
         self.page.get_by_role("button", name="I have saved them").click()

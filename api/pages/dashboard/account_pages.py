@@ -6,6 +6,7 @@ from typing import get_args
 
 import msgspec
 from quart import Blueprint, Response, request
+from werkzeug.exceptions import NotFound
 
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.accounts import NewKey
@@ -43,7 +44,8 @@ from .frame import (
     is_operator,
 )
 from .shown_keys import NO_KEYS, KeyCookie, ShownKeys
-from .start_page import START, key_cookie
+from .sign_ins import NO_ADDRESS
+from .start_page import START, env_file, key_cookie
 
 KEYS = f"{HOME}/keys"
 USES_STORED_WITHIN = timedelta(minutes=2)  # they are stored every minute
@@ -92,7 +94,7 @@ def _register_welcome(pages: Blueprint, frame: Frame) -> None:
         except NotAnAddress:
             return await frame.page(
                 "welcome.html", "Welcome", 400, token=token, email=email, tier=tier, tiers=SOLD_TIERS,
-                takes_own=takes_own, own=own, error="That is no e-mail address.",
+                takes_own=takes_own, own=own, error=NO_ADDRESS,
             )  # fmt: skip
         made = await _first_account(store, email, "own" if own else tier, frame.actor())
         if made is None:
@@ -144,6 +146,14 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
             ManagementCreateKeyResponse, "create_api_key", body, sent=at_most_once(form, body)
         )
         return cookie.put(away(KEYS), caller(), ShownKeys(made.key))
+
+    @pages.get(f"{KEYS}/made.env")
+    @frame.signed_in
+    async def made_env() -> Response:
+        made = cookie.read(caller())
+        if not made.key:
+            raise NotFound
+        return env_file(frame.service.links.base_url, made)
 
     @pages.post(f"{KEYS}/saved")
     @frame.signed_in

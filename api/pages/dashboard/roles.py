@@ -64,6 +64,7 @@ _LEAST: Mapping[Role, tuple[str, ...]] = {
     ),
     "member": (
         "GET /dashboard/start/keys.env",
+        "GET /dashboard/keys/made.env",
         "POST /dashboard/start/saved",
         "POST /dashboard/start/sample",
         "POST /dashboard/try",

@@ -38,6 +38,7 @@ SIGN_IN_S = 12 * 3600
 BROWSER_COOKIE = "mailprobe_browser"  # has signed in before
 BROWSER_S = 180 * 24 * 3600
 WELCOME_S = 24 * 3600
+NO_ADDRESS = "That is no e-mail address. It looks like ann@example.org."
 CHOICE_S = 600
 ATTEMPT_S = 600  # at an OpenID provider
 TRIES_EACH = 5  # sign-ins of one client in TRIES_S

@@ -56,7 +56,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
             return await frame.page("begun.html", "Your keys", keys=keys)
         key, base_url = keys.key or KEY_VARIABLE, frame.service.links.base_url
         return await frame.page(
-            "start.html", "First steps", steps=await _steps(frame), has_key=bool(keys.key),
+            "start.html", "First steps", steps=await steps_of(frame), has_key=bool(keys.key),
             curl=curl_of(base_url, caller().account.email, key),
             assistant=assistant_line(frame.service.tools_url, key),
             takes_test_keys=frame.service.takes_test_keys,
@@ -69,18 +69,15 @@ def register(pages: Blueprint, frame: Frame) -> None:
 
         It says what it knows of the assistant, which another process may have answered.
         """
-        return await frame.page("ticks.html", "First steps", steps=await _steps(frame))
+        return await frame.page("ticks.html", "First steps", steps=await steps_of(frame))
 
     @pages.get(f"{START}/keys.env")
     @frame.signed_in
-    async def env_file() -> Response:
+    async def first_env() -> Response:
         keys = cookie.read(caller())
         if not keys.provisioning_key:
             raise NotFound
-        headers = {**HEADERS, "Content-Disposition": 'attachment; filename="mailprobe.env"'}
-        return Response(
-            env_of(frame.service.links.base_url, keys), headers=headers, content_type="text/plain"
-        )
+        return env_file(frame.service.links.base_url, keys)
 
     @pages.post(f"{START}/saved")
     @frame.signed_in
@@ -94,7 +91,8 @@ def register(pages: Blueprint, frame: Frame) -> None:
         return away(f"{LISTS_PAGE}/{await _new_sample(frame)}")
 
 
-async def _steps(frame: Frame) -> Steps:
+async def steps_of(frame: Frame) -> Steps:
+    """Which of the first steps the account has done."""
     account_id, store = caller().account.id, frame.service.store
     used = await store.usage(account_id, limit=ROWS_SEEN)
     lists = (await frame.result_of(ListsResponse, "list_lists")).lists
@@ -152,10 +150,18 @@ def assistant_line(tools_url: str, key: str) -> str:
     )
 
 
+def env_file(base_url: str, keys: ShownKeys) -> Response:
+    """A download of the keys for programs."""
+    headers = {**HEADERS, "Content-Disposition": 'attachment; filename="mailprobe.env"'}
+    return Response(env_of(base_url, keys), headers=headers, content_type="text/plain")
+
+
 def env_of(base_url: str, keys: ShownKeys) -> str:
     """The keys for programs, as a file of environment variables."""
-    return (
-        f"MAILPROBE_SERVER={base_url}\nMAILPROBE_KEY={keys.key}\n"
-        f"# It opens the dashboard and manages the account; programs that verify need it not.\n"
-        f"MAILPROBE_PROVISIONING_KEY={keys.provisioning_key}\n"
-    )
+    lines = [f"MAILPROBE_SERVER={base_url}", f"MAILPROBE_KEY={keys.key}"]
+    if keys.provisioning_key:
+        lines += [
+            "# It opens the dashboard and manages the account; programs that verify need it not.",
+            f"MAILPROBE_PROVISIONING_KEY={keys.provisioning_key}",
+        ]
+    return "\n".join([*lines, ""])

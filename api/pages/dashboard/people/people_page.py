@@ -27,8 +27,8 @@ from ..frame import (
     form_fields,
 )
 from ..roles import MEANINGS, ROLES, may
-from ..sign_ins import SignIn
-from .sign_in_pages import NO_ADDRESS, new_token, token_hash
+from ..sign_ins import NO_ADDRESS, SignIn
+from .sign_in_pages import new_token, token_hash
 
 PEOPLE = f"{HOME}/people"
 ALREADY_THERE = "This address is there already."

@@ -12,6 +12,7 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from math import ceil
 
 from quart import Blueprint, Response, g, request
 from werkzeug.exceptions import NotFound
@@ -37,7 +38,7 @@ from ..frame import (
 )
 from ..operators import ACCOUNTS
 from ..shown_keys import NO_KEYS, KeyCookie
-from ..sign_ins import ATTEMPT_S, BROWSER_COOKIE, KnownBrowser, SignIn
+from ..sign_ins import ATTEMPT_S, BROWSER_COOKIE, NO_ADDRESS, KnownBrowser, SignIn
 from ..start_page import START
 
 log = logging.getLogger("mailprobe.sign_in")
@@ -52,7 +53,6 @@ OPENID_COOKIE = "mailprobe_openid"  # of a browser that is at the provider
 LINK_S = int(LINKS_KEPT.total_seconds())
 TOKEN_OCTETS = 32
 SIGN_IN_ENDED = "Your session has ended, and nothing more was done. Sign in again."
-NO_ADDRESS = "That is no e-mail address. It looks like ann@example.org."
 NO_KEY = "That is no active provisioning key (sk_mgmt_…)."
 ONLY_PEOPLE = "This account has people. Sign in with your e-mail address."
 ACCOUNTS_SHOWN = 20  # to choose from
@@ -195,10 +195,13 @@ def _register_links(pages: Blueprint, frame: Frame) -> None:
         browser, token = request.cookies.get(asked_cookie) or new_token(), new_token()
         client, known = network_of(frame.visitor()), known_browser(frame).key
         link = NewLink(token_hash(token), email, token_hash(browser), client, page, known)
-        to = await store.request_link(link)
-        if to is not None:
-            mails.send_link(to, token, frame.service.now() + LINKS_KEPT)
-        response = await frame.page("sign_in_sent.html", "Check your mail", email=email, next=page)
+        asked = await store.request_link(link)
+        if asked.to is not None:
+            mails.send_link(asked.to, token, asked.until)
+        response = await frame.page(
+            "sign_in_sent.html", "Check your mail", email=email, next=page, asked=asked,
+            again_s=ceil((asked.again_at - frame.service.now()).total_seconds()),
+        )  # fmt: skip
         frame.set_cookie(response, asked_cookie, browser, LINK_S, "/")
         return response
 

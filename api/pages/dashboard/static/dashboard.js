@@ -18,6 +18,19 @@
     if (event.persisted && document.querySelector("button[aria-busy=true]")) location.reload();
   });
 
+  // A mail is sent again after a while: the button counts down. By the clock, as a hidden tab ticks late.
+  const again = document.querySelector("[data-again]");
+  if (again) {
+    const words = again.textContent, at = Date.now() + 1000 * again.dataset.again;
+    const tick = () => {
+      const left = Math.ceil((at - Date.now()) / 1000), minutes = Math.floor(left / 60);
+      again.disabled = left > 0;
+      again.textContent = left <= 0 ? words : `${words} in ${minutes ? minutes + " min " : ""}${left % 60} s`;
+      if (left > 0) setTimeout(tick, 1000);
+    };
+    tick();
+  }
+
   // Times and dates in the zone of the reader; their title has UTC.
   const localize = (place) => {
     for (const each of place.querySelectorAll("time[data-as]")) {
@@ -39,6 +52,18 @@
   let late = null;
   document.addEventListener("htmx:beforeRequest", () => { late ??= setTimeout(() => document.body.classList.add("late"), LATE_MS); });
   document.addEventListener("htmx:afterRequest", () => { clearTimeout(late); late = null; document.body.classList.remove("late"); });
+
+  // A page that renews itself says when it cannot, and since when what it shows is old.
+  const lost = document.getElementById("lost");
+  let shownAt = new Date();
+  const connected = (is) => {
+    if (!lost) return;
+    if (is) shownAt = new Date();
+    lost.querySelector("time").textContent = shownAt.toLocaleTimeString("en-GB", { timeStyle: "short" });
+    lost.hidden = is;
+  };
+  document.addEventListener("htmx:sendError", () => connected(false));
+  document.addEventListener("htmx:afterOnLoad", () => connected(true));
 
   // The last addresses of the page Try. Signing out, or into another account, forgets them.
   const TRIED_MAX = 10;
@@ -123,28 +148,52 @@
   if (help) document.querySelector("[data-opens=keys-help]").addEventListener("click", () => { closeMenus(null); help.showModal(); });
 
   // A list is sent as it is, so that it may have 256 MB; a text that is pasted, too.
+  const sendList = (body, fields, shows) => {
+    const request = new XMLHttpRequest();
+    request.open("POST", "/dashboard/lists?" + new URLSearchParams(fields));
+    request.setRequestHeader("X-CSRF-Token", csrf());
+    request.setRequestHeader("Content-Type", "application/octet-stream");
+    request.upload.onprogress = (sent) => shows.progress(Math.floor(100 * sent.loaded / sent.total));
+    request.onload = () => {
+      if (request.status === 201) { location.href = request.getResponseHeader("Location"); return; }
+      const page = new DOMParser().parseFromString(request.responseText, "text/html").querySelector("[role=alert]");
+      shows.failure(page ? page.textContent : "The list was not taken.");
+    };
+    request.onerror = () => shows.failure("The connection broke; send the list again.");
+    request.send(body);
+  };
+  const fieldsOf = (form) => Object.fromEntries([...new FormData(form)].filter(([name, value]) => name !== "csrf" && typeof value === "string"));
+  // Another sheet of the same file.
+  for (const form of document.querySelectorAll("form[data-sends]")) {
+    const button = form.querySelector("button"), error = form.querySelector("[role=alert]"), label = button.textContent;
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      error.textContent = "";
+      const [chosen] = form.elements.file.files;
+      sendList(chosen, { name: chosen.name, ...fieldsOf(form) }, {
+        progress: (share) => { button.textContent = `Sending: ${share} %`; },
+        failure: (what) => { button.ariaBusy = null; button.textContent = label; error.textContent = what; },
+      });
+    });
+  }
   const form = document.getElementById("upload");
   if (form) {
     const file = form.elements.file, words = document.getElementById("zone-words"), error = document.getElementById("upload-error");
     const said = words.textContent;
-    const fail = (what) => { error.textContent = what; words.textContent = said; file.value = ""; reset(); };
     const paste = document.getElementById("paste"), button = paste.querySelector("button"), label = button.textContent;
-    const reset = () => { button.ariaBusy = null; button.textContent = label; };
     const send = (body, name) => {
-      const request = new XMLHttpRequest(), { column, recheck, patience_s } = form.elements;
-      const query = new URLSearchParams({ name, column: column.value, recheck: Number(recheck.checked), patience_s: patience_s.value });
-      request.open("POST", "/dashboard/lists?" + query);
-      request.setRequestHeader("X-CSRF-Token", csrf());
-      request.setRequestHeader("Content-Type", "application/octet-stream");
-      request.upload.onprogress = (sent) => { if (name) words.textContent = `Sending ${name}: ${Math.floor(100 * sent.loaded / sent.total)} %`; };
-      request.onload = () => {
-        if (request.status === 201) { location.href = request.getResponseHeader("Location"); return; }
-        const page = new DOMParser().parseFromString(request.responseText, "text/html").querySelector("[role=alert]");
-        fail(page ? page.textContent : "The list was not taken.");
-      };
-      request.onerror = () => fail("The connection broke; send the list again.");
+      const { sheet, encoding, ...chosen } = fieldsOf(form); // a text that is pasted has neither
       error.textContent = "";
-      request.send(body);
+      sendList(body, { name, ...chosen, ...(name && { sheet, encoding }), recheck: Number(form.elements.recheck.checked) }, {
+        progress: (share) => { if (name) words.textContent = share < 100 ? `Sending ${name}: ${share} %` : `Reading ${name}…`; },
+        failure: (what) => {
+          error.textContent = what;
+          words.textContent = said;
+          file.value = "";
+          button.ariaBusy = null;
+          button.textContent = label;
+        },
+      });
     };
     file.addEventListener("change", () => { if (file.files.length) send(file.files[0], file.files[0].name); });
     form.addEventListener("submit", (event) => event.preventDefault());
@@ -199,6 +248,7 @@
       source = new EventSource(`/dashboard/lists/${progress().dataset.list}/events`);
       source.addEventListener("progress", (event) => {
         wait = FIRST_WAIT_MS;
+        connected(true);
         const next = new DOMParser().parseFromString(event.data, "text/html").getElementById("progress");
         const status = progress().dataset.status;
         localize(next);
@@ -206,7 +256,9 @@
         if (progress().dataset.status !== status) { shut(); location.reload(); } else show();
       });
       source.addEventListener("end", () => { shut(); location.reload(); });
+      source.onopen = () => connected(true);
       source.onerror = () => { // where the connection broke, the browser opens it again by itself
+        connected(false);
         if (source.readyState !== EventSource.CLOSED) return;
         shut();
         later = setTimeout(open, wait);

@@ -9,7 +9,15 @@ import trio
 from mailprobe.storage.audit import EntryFilter
 from mailprobe.storage.list_records import KEY_REVOKED
 from mailprobe.storage.people import links, people, sign_ins
-from mailprobe.storage.people.links import INVITATIONS_KEPT, LINKS_KEPT, Link, NewLink
+from mailprobe.storage.people.links import (
+    ADDRESS_LINKS_MAX,
+    AGAIN_AFTER,
+    INVITATIONS_KEPT,
+    LINKS_KEPT,
+    AskedLink,
+    Link,
+    NewLink,
+)
 from mailprobe.storage.people.people import LastOwner, Person, PersonExists, TooManyPeople
 from mailprobe.storage.people.sign_ins import NewSignIn
 from mailprobe.storage.records import COMMAND_LINE, Actor
@@ -71,7 +79,7 @@ async def test_an_address_is_one_person_of_each_account(store: Store, clock: Clo
 async def test_an_address_with_letters_alike_is_nobodys(store: Store, email: str) -> None:
     await store.invite_person(await new_account(store), "kim@shop.test", "owner")
     assert await store.people_with(email) == []
-    assert await store.request_link(replace(ASKED, email=email)) is None
+    assert (await store.request_link(replace(ASKED, email=email))).to is None
 
 
 async def test_the_number_of_people_is_bounded(
@@ -242,7 +250,8 @@ async def test_a_link_signs_in_once_in_the_browser_that_requested_it(
 ) -> None:
     id = await new_account(store)
     await store.invite_person(id, "ann@shop.test", "owner")
-    assert await store.request_link(replace(ASKED, email="Ann@SHOP.test")) == "ann@shop.test"
+    asked = await store.request_link(replace(ASKED, email="Ann@SHOP.test"))
+    assert asked == AskedLink("ann@shop.test", clock() + LINKS_KEPT, clock() + AGAIN_AFTER)
     link = Link("ann@shop.test", None, "/dashboard/keys", clock() + LINKS_KEPT)
     assert await store.link("hash", "another") is await store.use_link("hash", "another") is None
     assert await store.link("hash", "browser") == await store.link("hash", "browser") == link
@@ -269,7 +278,7 @@ async def test_a_link_is_good_for_fifteen_minutes(store: Store, clock: Clock) ->
 
 
 async def test_a_link_for_an_unknown_address_opens_nothing(store: Store) -> None:
-    assert await store.request_link(ASKED) is None
+    assert (await store.request_link(ASKED)).to is None
     assert await store.link("hash", "browser") is await store.use_link("hash", "browser") is None
 
 
@@ -288,12 +297,27 @@ async def test_links_of_an_address_an_account_and_a_client_are_bounded(
     id = await new_account(store)
     for name in ("ann", "bob"):
         await store.invite_person(id, f"{name}@shop.test", "owner")
-    assert await store.request_link(replace(ASKED, **alike)) == (
+    first = await store.request_link(replace(ASKED, browser="first", **alike))
+    assert first.to == (
         None if limit == "CLIENT_LINKS_MAX" else f"{'bob' if 'email' in alike else 'ann'}@shop.test"
     )
-    assert await store.request_link(replace(ASKED, sha256="second")) is None
+    second = await store.request_link(replace(ASKED, sha256="second"))
+    assert (second.to, second.is_early) == (None, False)
     clock.advance(LINKS_KEPT.total_seconds())
-    assert await store.request_link(replace(ASKED, sha256="third")) == "ann@shop.test"
+    assert (await store.request_link(replace(ASKED, sha256="third"))).to == "ann@shop.test"
+
+
+async def test_a_browser_asks_for_the_next_link_after_a_minute(store: Store, clock: Clock) -> None:
+    """And for no more than an address gets."""
+    begun = clock()
+    waits = []
+    for number in range(ADDRESS_LINKS_MAX + 1):
+        asked = await store.request_link(replace(ASKED, sha256=f"{number}"))
+        early = await store.request_link(replace(ASKED, sha256=f"early {number}"))
+        assert early == replace(asked, is_early=True)
+        waits.append((asked.again_at - begun).total_seconds())
+        clock.advance((asked.again_at - clock()).total_seconds())
+    assert waits == [60, 120, 900, 960]
 
 
 async def test_others_do_not_use_up_the_links_of_a_browser_that_is_known(
@@ -307,7 +331,13 @@ async def test_others_do_not_use_up_the_links_of_a_browser_that_is_known(
     sent: dict[str | None, list[str | None]] = {}
     for key in (None, of_bob, of_ann):
         sent[key] = [
-            await store.request_link(replace(ASKED, sha256=f"{key} {number}", known_key=key))
+            (
+                await store.request_link(
+                    replace(
+                        ASKED, sha256=f"{key} {number}", known_key=key, browser=f"{key} {number}"
+                    )
+                )
+            ).to
             for number in range(4)
         ]
     assert sent == {
