@@ -37,6 +37,11 @@ class MachineChecks:
         self._known_until = 0.0
         self._lock = trio.Lock()
 
+    @property
+    def known(self) -> Checked | None:
+        """The last result, without running anything; None before somebody has looked."""
+        return self._known
+
     async def latest(self, now: Callable[[], datetime], *, anew: bool = False) -> Checked:
         """Return what is known, or run the checks, within 10 s; `anew`: unless they were run just now."""
         async with self._lock:

@@ -140,18 +140,34 @@ def find_columns(
     file: str,
     *,
     headless: bool = False,
+    guesses: bool = False,
 ) -> list[int]:
     """The positions of the columns of addresses, from 0. Raises BadList if they are not clear.
 
-    `wanted` are the --column options: names, or numbers from 1. Without any it is one column.
+    `wanted` are the --column options: names, or numbers from 1. Without any it is one column; with
+    `guesses` the one with most addresses, if none is clear.
     """
     width = max([len(names), *map(len, rows)])
     if wanted:
         found = (_wanted_column(names, name, width, file) for name in wanted)
         return list(dict.fromkeys(found))
-    column = _find_column(names, rows, width, file, headless=headless)
-    check_column(names, rows, column, file)
+    try:
+        column = _find_column(names, rows, width, file, headless=headless)
+        check_column(names, rows, column, file)
+    except BadList:
+        most = _most_addresses(rows, width) if guesses else None
+        if most is None:
+            raise
+        return [most]
     return [column]
+
+
+def _most_addresses(rows: Sequence[Sequence[str]], width: int) -> int | None:
+    """The first of the columns with most addresses; None: no column has any."""
+    found = Counter[int]()
+    for row in rows:
+        found.update(place for place, cell in enumerate(row) if has_address(cell))
+    return max(range(width), key=lambda place: found[place]) if found else None
 
 
 def further_columns(names: Sequence[str], rows: Sequence[Sequence[str]], column: int) -> list[int]:

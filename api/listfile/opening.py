@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # a list is read by the modules of its kind, and those alone 
     from ..cells.unwrapping import CellReading
     from .addresses import CellNotes
     from .dialect import Dialect
+    from .tables import TableList
     from .workbook.sheets import Sheet
 
 Kind = Literal["csv", "xlsx", "ndjson"]
@@ -27,6 +28,7 @@ STANDARD_INPUT = "standard input"
 GZIP = b"\x1f\x8b"
 CONVERTED_OCTETS_MAX = 1 << 25  # held in memory: a web page with 300,000 rows
 UNPACKED_OCTETS_MAX = 1 << 30  # a larger file may be made to fill the disk
+SHEETS_TRIED = 50  # of a workbook, for one that has addresses
 UTF8 = ("utf-8", "utf-8-sig", "ascii")
 TABLE_ENDINGS = {".csv": None, ".tsv": "\t", ".tab": "\t"}
 OBJECT_ENDINGS = frozenset({".ndjson", ".jsonl"})
@@ -46,6 +48,8 @@ class ReadOptions:
     sheet: str | None = None  # of a workbook: its title or number
     unpacked_octets_max: int = UNPACKED_OCTETS_MAX  # of a compressed file
     lines_max: int | None = None  # of text: no more are looked at
+    # Take the most likely column, sheet and encoding where none is clear: somebody looks at them.
+    guesses: bool = False
     # The fields of the results, which are refreshed where the list has them; None: all.
     fields: tuple[str, ...] | None = None
 
@@ -233,6 +237,7 @@ def read_list(opened: ListFile, reading: ReadOptions) -> Iterator[List]:
             encoding=reading.encoding,
             errors=reading.errors,
             lines_max=reading.lines_max,
+            guesses=reading.guesses,
         )
         with _converted_file(file, found, opened.ending, name) as (text, found, ending):
             yield _read(text, found, ending, reading, name)
@@ -258,7 +263,8 @@ def _converted_file(
 
     text = "".join(text_lines(file, found, name))
     with _spooled(iter((csv_of(kind().rows(text, name)),)), name) as spool:
-        made = replace(survey(spool, name, lines_max=found.lines_max), bom=found.bom)
+        made = survey(spool, name, lines_max=found.lines_max)
+        made = replace(made, bom=found.bom, is_converted=True)
         yield spool, made, kind.ending
 
 
@@ -384,8 +390,36 @@ def _read_sheet(file: BinaryIO, found: Survey, reading: ReadOptions, name: str) 
     from .workbook.sheets import Sheet
 
     sheet = Sheet(file, found, name, reading.sheet)
-    table = read_table(sheet.records(reading.skip_lines), reading.wanted, reading.fields)
+    try:
+        table = read_table(sheet.records(reading.skip_lines), reading.wanted, reading.fields)
+    except BadList:
+        if not reading.guesses:
+            raise
+        sheet, table = _likely_sheet(file, found, reading, name)
     return List(name, found, OutputFormat("xlsx"), table, sheet=sheet)
+
+
+def _likely_sheet(
+    file: BinaryIO, found: Survey, reading: ReadOptions, name: str
+) -> "tuple[Sheet, TableList]":
+    """The first of the visible sheets that has addresses, or the one that was named."""
+    from .tables import read_table
+    from .workbook.sheets import Sheet
+
+    first = Sheet(file, found, name, reading.sheet)
+    titles = [each.title for each in first.package.sheets if each.visible][:SHEETS_TRIED]
+    refused: BadList | None = None
+    for title in titles if reading.sheet is None else [reading.sheet]:
+        sheet = Sheet(file, found, name, title)
+        try:
+            records = sheet.records(reading.skip_lines)
+            table = read_table(records, reading.wanted, reading.fields, guesses=True)
+        except BadList as error:
+            refused = refused or error
+        else:
+            return sheet, table
+    assert refused is not None
+    raise refused
 
 
 def _read_text(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name: str) -> List:
@@ -410,11 +444,21 @@ def _read_text(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions,
         records = line_records(file, found, name, skip)
         line_end = "\r\n" if "\r\n" in found.sample else "\n"
         manner = OutputFormat("csv", ",", line_end, found.bom, is_recoded)
-        return List(name, found, manner, read_lines(records, reading.wanted, reading.fields))
+        lines = read_lines(records, reading.wanted, reading.fields, guesses=reading.guesses)
+        return List(name, found, manner, lines)
     delimiter = delimiter or TABLE_ENDINGS.get(ending) or ","
     marks = DeclaredDialect(reading.quotes, reading.backslash)
     dialect, line_end = find_dialect(file, found, delimiter, name, marks, skip)
     manner = OutputFormat("csv", delimiter, line_end, found.bom, is_recoded)
     records = csv_records(file, found, dialect, name, skip)
-    table = read_table(records, reading.wanted, reading.fields)
+    try:
+        table = read_table(records, reading.wanted, reading.fields)
+    except BadList:
+        if not reading.guesses:
+            raise
+        widths = {len(cells) for cells, _ in records.sample() if any(cells)}
+        if len(widths) > 1 and not (said or is_table or reading.wanted):  # the commas of prose
+            records = line_records(file, found, name, skip)
+            return List(name, found, manner, read_lines(records, (), guesses=True))
+        table = read_table(records, reading.wanted, reading.fields, guesses=True)
     return List(name, found, manner, table, dialect)

@@ -96,6 +96,7 @@ class Survey:
     errors: str = "strict"
     lines_max: int | None = None  # a file with more is refused where they end
     quoted_lines: bool = False  # each line stands between quotes as a whole
+    is_converted: bool = False  # of a text that was made of another one, such as a web page
 
     @property
     def zipped(self) -> bool:
@@ -124,10 +125,12 @@ def survey(
     encoding: str | None = None,
     errors: str = "strict",
     lines_max: int | None = None,
+    guesses: bool = False,
 ) -> Survey:
     """Read the whole file once. Raises BadList for a file that cannot be a list.
 
-    `encoding` and `errors` are command-line options; None detects the encoding.
+    `encoding` and `errors` are command-line options; None detects the encoding. With `guesses`
+    the most likely one is taken where none fits, and what it cannot decode is replaced.
     """
     digest = hashlib.sha256()
     seen = Octets()
@@ -158,7 +161,11 @@ def survey(
     wide = _wide(head) if encoding is None else None
     if not (bom or wide or encoding or "").startswith(("utf-16", "utf-32")):
         _refuse_binary(head, nul_line, name)
-    found = _named(encoding, bom) or bom or wide or _narrow(seen, errors, name)
+    if guesses and not seen.is_utf8:
+        errors = "replace"
+    found = _named(encoding, bom) or bom or wide
+    if found is None:
+        found = _likely(seen) if guesses else _narrow(seen, errors, name)
     if found == "utf-8-sig" and errors == "strict" and not seen.is_utf8:
         raise _not_all_utf8(seen, name)
     whole = Survey(octets, digest.hexdigest(), head, found, bom is not None, errors, lines_max)
@@ -213,6 +220,13 @@ def _wide(head: bytes) -> str | None:
     if head[0::2].count(0) > half * 0.7 and head[1::2].count(0) < half * 0.1:
         return "utf-16-be"
     return None
+
+
+def _likely(seen: Octets) -> str:
+    """The encoding that fits best, if only most of the file."""
+    if seen.is_utf8 or seen.is_nearly_utf8:
+        return "utf-8"
+    return guess(seen) or "cp1252"
 
 
 def _narrow(seen: Octets, errors: str, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 import msgspec
 import orjson
 
-from ..cells.unwrapping import CellReading, read_cell
+from ..cells.unwrapping import NO_ADDRESS, CellReading, read_cell
 from ..terminal import plain
 from .addresses import CellNotes, RowsToNote, first_address
 from .bounds import SAMPLE_MAX, SHORT_CHARACTERS, excess_of, weight_of
@@ -116,6 +116,7 @@ class TableList:
         earlier: EarlierResults | None = None,
         sources: Sequence[str] = (),
         proposed: Sequence[int] = (),
+        is_prose: bool = False,
     ) -> None:
         found = earlier or EarlierResults()
         self.columns = without(list(columns), found.place)
@@ -124,6 +125,7 @@ class TableList:
         self.above = [*records.skipped, *above]  # the text of the rows above the header
         self.header = header  # its text; None without a header
         self.bare = bare
+        self._is_prose = is_prose  # a line without an address is none that is misspelt
         self.wide = RowsToNote()  # their addresses may be in the wrong column
         self.notes = CellNotes()
         self._sources = sources
@@ -174,6 +176,8 @@ class TableList:
                 if type(cell) is Unvalued:
                     raise self._unvalued(number)
                 reading = read_cell(cell)
+                if self._is_prose and not reading.has_address:
+                    reading = NO_ADDRESS
                 readings = (reading,)
                 is_noted = reading.is_unwrapped or reading.suggestion is not None
                 if self.bare and reading.addresses[:1] != (cell,) and cell.strip():
@@ -250,10 +254,17 @@ def _sample(records: Iterator[RawRecord]) -> list[RawRecord]:
     return sample
 
 
-def read_table(records: Records, wanted: Wanted, chosen: Sequence[str] | None = None) -> TableList:
+def read_table(
+    records: Records,
+    wanted: Wanted,
+    chosen: Sequence[str] | None = None,
+    *,
+    guesses: bool = False,
+) -> TableList:
     """Find header and columns from the first rows. Raises BadList if there is nothing to verify.
 
-    `chosen` are the fields that the results are to have, as in ResultColumns.
+    `chosen` are the fields that the results are to have, as in ResultColumns; `guesses`: see
+    find_columns.
     """
     name, sample = records.name, records.sample()
     rows = [cells for cells, _ in sample]
@@ -266,7 +277,7 @@ def read_table(records: Records, wanted: Wanted, chosen: Sequence[str] | None = 
             raise BadList(f"{name} has a header and no rows under it")
         header, text = sample[position]
         earlier = earlier_results(header, chosen=chosen)
-        columns = _address_columns(header, body, wanted, earlier.place, name)
+        columns = _address_columns(header, body, wanted, earlier.place, name, guesses=guesses)
         if is_surely_header(header, columns[0]) or not has_address_in(body, columns[0]):
             above = [raw for _, raw in sample[:position]]
             sources: list[str] = []
@@ -282,19 +293,25 @@ def read_table(records: Records, wanted: Wanted, chosen: Sequence[str] | None = 
                 records, header, columns, above=above, header=text, earlier=earlier,
                 sources=sources, proposed=proposed,
             )  # fmt: skip
-    return _headless(records, sample, position, wanted)
+    return _headless(records, sample, position, wanted, guesses=guesses)
 
 
 def _address_columns(
-    header: list[str], body: Sequence[list[str]], wanted: Wanted, earlier: range, name: str
+    header: list[str],
+    body: Sequence[list[str]],
+    wanted: Wanted,
+    earlier: range,
+    name: str,
+    *,
+    guesses: bool,
 ) -> list[int]:
     """The columns of addresses: none of earlier results, unless it is named or there is no other."""
     if not earlier or wanted:
-        return find_columns(header, body, wanted, name)
+        return find_columns(header, body, wanted, name, guesses=guesses)
     if len(earlier) == len(header):
         return [0]
     own = [without(cells, earlier) for cells in body]
-    (column,) = find_columns(without(header, earlier), own, (), name)
+    (column,) = find_columns(without(header, earlier), own, (), name, guesses=guesses)
     return [column if column < earlier.start else column + len(earlier)]
 
 
@@ -325,7 +342,12 @@ def has_address_in(rows: Sequence[Sequence[str]], column: int) -> bool:
 
 
 def _headless(
-    records: Records, sample: Sequence[RawRecord], position: int, wanted: Wanted
+    records: Records,
+    sample: Sequence[RawRecord],
+    position: int,
+    wanted: Wanted,
+    *,
+    guesses: bool,
 ) -> TableList:
     """Read a table without a header: leading blank rows count as rows, notes above it do not."""
     above = [raw for _, raw in sample[:position]]
@@ -333,12 +355,18 @@ def _headless(
         above = []
     body = [cells for cells, _ in sample[len(above) :] if not _blank(cells)]
     names = [f"column_{number + 1}" for number in range(max(map(len, body)))]
-    columns = find_columns(names, body, wanted, records.name, headless=True)
+    columns = find_columns(names, body, wanted, records.name, headless=True, guesses=guesses)
     sources = _source_names(names, columns) if len(columns) > 1 else []
     return TableList(records, names, columns, above=above, sources=sources)
 
 
-def read_lines(records: Records, wanted: Wanted, chosen: Sequence[str] | None = None) -> TableList:
+def read_lines(
+    records: Records,
+    wanted: Wanted,
+    chosen: Sequence[str] | None = None,
+    *,
+    guesses: bool = False,
+) -> TableList:
     """Read a list with one address per line; a first line such as `email` is a header."""
     sample = records.sample()
     filled = [cells[0] for cells, _ in sample if not _blank(cells)]
@@ -349,12 +377,14 @@ def read_lines(records: Records, wanted: Wanted, chosen: Sequence[str] | None = 
     is_more = any(read_cell(cell).addresses not in ((), (cell.strip(),)) for cell in filled)
     is_header = names_addresses(first)
     if not wanted and few_addresses(said[is_header:]):
+        if guesses and any(map(has_address, said)):
+            return TableList(records, ["text"], 0, is_prose=True)
         raise BadList(
             f"{records.name}: most of its lines are no addresses; save the list as CSV",
             ", or take each line for an address with --column 1",
         )
     if is_header or first in wanted or is_more:
-        return read_table(records, wanted, chosen)
+        return read_table(records, wanted, chosen, guesses=guesses)
     if wanted:
         find_columns(["column_1"], [], wanted, records.name)
     return TableList(records, [], 0, bare=True)

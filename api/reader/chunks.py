@@ -14,6 +14,7 @@ from ..results.list_reading import ListReading
 from ..results.stored_row import FurtherAddress, StoredRow, blank_rows_in, encode_row
 from .frames import Channel, Chunk, Loaded, ReadUpload, TooManyRows
 
+SHEETS_SHOWN = 50  # of a workbook, to choose from
 CHUNK_UNITS = 100  # addresses of a chunk: as many as are claimed together
 CHUNK_ROWS_MAX = 2_000  # of them and rows without a new address
 CHUNK_OCTETS_MAX = 1 << 20  # a frame's, and read at once
@@ -72,6 +73,8 @@ def _send_chunks(
 
 def _reading_of(source: List) -> ListReading:
     notes, content = source.content.notes, source.content
+    found, sheet, dialect = source.survey, source.sheet, source.dialect
+    sheets = [] if sheet is None else [each.title for each in sheet.package.sheets if each.visible]
     return ListReading(
         source.verified_columns,
         [*content.positions],
@@ -80,6 +83,10 @@ def _reading_of(source: List) -> ListReading:
         notes.unwrapped.rows,
         notes.doubtful.rows,
         notes.several.rows,
+        encoding="" if found.zipped or found.is_converted else found.encoding,
+        delimiter="" if dialect is None or found.is_converted else dialect.delimiter,
+        sheet="" if sheet is None else sheet.entry.title,
+        sheets=sheets[:SHEETS_SHOWN],
     )
 
 

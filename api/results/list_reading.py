@@ -13,6 +13,10 @@ class ListReading(msgspec.Struct, frozen=True, omit_defaults=True):
     unwrapped: int = 0  # rows in which something stood around the address
     doubtful: int = 0  # rows whose address is suggested, and was not verified
     several: int = 0  # rows with several addresses in one cell
+    encoding: str = ""  # of a text that was read as it is
+    delimiter: str = ""  # of its cells; none: each line is one
+    sheet: str = ""  # of a workbook: the title of the one that was read
+    sheets: list[str] = []  # its visible ones, as far as they are shown
 
 
 _decode = msgspec.json.Decoder(ListReading).decode

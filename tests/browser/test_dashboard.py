@@ -159,7 +159,7 @@ def test_another_column_is_chosen_in_the_preview(ann: BrowserPage, tmp_path: Pat
     ann.send_list(file)
     ann.page.get_by_label("email").uncheck()
     ann.page.get_by_label("home").check()
-    ann.page.get_by_role("button", name="Read these columns").click()
+    ann.page.get_by_role("button", name="Read it so").click()
     ann.page.get_by_text("column: home").wait_for()
     ann.page.get_by_role("button", name="Verify 2 addresses").wait_for()
 

@@ -31,7 +31,7 @@ def test_the_overview_shows_what_runs_and_the_results_by_light(
     ann: BrowserPage, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     ann.page.get_by_text("Nothing verified yet").wait_for()
-    ann.page.get_by_role("link", name="Take the first steps").wait_for()
+    ann.page.get_by_role("link", name="Show the lines").wait_for()
     ann.send_list(LIST)
     ann.clean()
     ann.open()

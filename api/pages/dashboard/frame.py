@@ -30,6 +30,7 @@ from ...http.exchange import admission_of, headers_of_scope, request_id_of
 from ...observability.request_context import present
 from ...operations.operation import Call, OperationReply
 from ...operations.table import OPERATIONS
+from ...operations.usage import ManagementUsageSummaryResponse
 from ...refusals import InvalidRequest, OurFault, Refusal, SlowBody
 from ...rest.app import this_request
 from ...rest.dispatch import perform, refusal_of_store
@@ -58,7 +59,7 @@ log = logging.getLogger("mailprobe.dashboard")
 
 HOME = "/dashboard"
 FORM_OCTETS_MAX = 16 * 1024
-FIELDS_MAX = 20
+FIELDS_MAX = 30  # twenty ticks of columns, and a few
 NOTHING_TYPED: Mapping[str, str] = {}  # in the fields of a form
 SIGN_IN = f"{HOME}/sign-in"
 ENDED = f"{SIGN_IN}?ended=1"  # after something that only a page of a sign-in sends
@@ -270,11 +271,18 @@ class Frame:
             assets=assets(), path=request.path, answers=ANSWERS_BY_COLOUR, instant=self.service.now(),
             links=self.service.links, once=token_hex(), when=partial(when, self.service.now()),
             may=lambda form: sign_in is not None and may(sign_in.role, f"POST {form}"),
-            **values,
+            plan_use=await self._plan_use(), **values,
         )  # fmt: skip
         if sign_in is not None and sign_in.role != "owner":
             html = POST_FORM.sub(partial(_sendable, sign_in.role), html)
         return Response(html, status, headers=HEADERS, content_type="text/html; charset=utf-8")
+
+    async def _plan_use(self) -> ManagementUsageSummaryResponse | None:
+        """What the sidebar shows of the plan; None for a part of a page, and an account without limits."""
+        sign_in: SignIn | None = g.get("sign_in")
+        if sign_in is None or is_part() or self.service.plan(sign_in.caller).tier == "own":
+            return None
+        return await self.result_of(ManagementUsageSummaryResponse, "get_usage_summary")
 
     async def error(self, status: int, message: str, action: str) -> Response:
         """A page that says what is wrong, and what to do."""

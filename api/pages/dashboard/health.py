@@ -46,6 +46,7 @@ async def trouble_of(
     StoreUnavailable.
     """
     return [
+        *(of_checks(service) if for_operator else []),
         *_of_hosts(service, for_operator=for_operator),
         *_of_lists(lists),
         *await _of_callbacks(service, account_id),
@@ -57,6 +58,20 @@ def was_tested(service: Service) -> bool:
     engine = service.quota.engine
     has_answer = any(each.answered_s is not None for each in engine.routes.resolvers())
     return has_answer and engine.probing.statistics().hosts > 0
+
+
+def of_checks(service: Service) -> list[Trouble]:
+    """The checks of this machine that failed when somebody looked last."""
+    deployment = service.deployment
+    known = deployment.checks.known if deployment and deployment.checks else None
+    failed = [each for each in known.checks if each.status == "failed"] if known else []
+    if not failed:
+        return []
+    more = {"url": f"{OPERATOR_PAGE}#checks", "link": "See what to do"}
+    if len(failed) == 1:
+        return [Trouble(f"One check fails: {failed[0].check}.", (), failed[0].found, **more)]
+    names = tuple(f"{each.check}: {each.found}" for each in failed[:SHOWN_MAX])
+    return [Trouble(f"{len(failed)} checks of this machine fail.", names, **more)]
 
 
 def _of_hosts(service: Service, *, for_operator: bool) -> list[Trouble]:

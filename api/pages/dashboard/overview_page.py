@@ -15,6 +15,7 @@ from ..icons import KINDS, ChartDay, stacked_days
 from .account_pages import euros_of
 from .frame import HOME, Frame, caller, is_operator
 from .health import trouble_of, was_tested
+from .start_page import steps_of
 from .work.work_pages import shown_lists
 
 UNDER_WAY = frozenset({"reading", "running"})
@@ -57,10 +58,12 @@ def register(pages: Blueprint, frame: Frame) -> None:
     @pages.get(HOME)
     @frame.signed_in
     async def overview() -> Response:
-        usage = await _month()
+        usage, days = await _month(), await _days()
         return await frame.page(
-            "overview.html", "Overview", **usage, **await _days(), **await _now()
-        )
+            "overview.html", "Overview", **usage, **days, **await _now(),
+            steps=None if days["has_any"] else await steps_of(frame),
+            takes_test_keys=frame.service.takes_test_keys,
+        )  # fmt: skip
 
     @pages.get(f"{HOME}/now")
     @frame.signed_in

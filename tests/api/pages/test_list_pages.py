@@ -57,12 +57,12 @@ async def test_results_are_filtered_searched_paged_and_downloaded(
         whole = text_of((await visitor.get(page)).octets)
         for words in ("Keep 60", "Drop 60", "Confirm 60", "No such mailbox 60", "180 addresses"):
             assert words in whole, words
-        assert "Page 1 of 4" in whole
+        assert "1 to 50 of 180" in whole
         part = {"hx-request": "true"}
         for query, there, absent in (
             (
                 "light=RED_LIGHT",
-                ["60 addresses", "undeliverable+0@", "Page 1 of 2"],
+                ["60 addresses", "undeliverable+0@", "1 to 50 of 60"],
                 "greylisted+0@",
             ),
             ("light=RED_LIGHT&page=2", ["undeliverable+59@", "Previous"], "undeliverable+49@"),
@@ -340,8 +340,11 @@ def test_a_preview_tells_columns_apart_and_warns() -> None:
         ],
         addresses=2, blank_rows=1,
     )  # fmt: skip
-    assert (good.column, good.duplicates, good.blank_rows) == (1, 1, 1)
-    assert good.choices == [("name", "no addresses"), ("mail", ""), ("note", "empty")]
+    assert (good.duplicates, good.blank_rows) == (1, 1)
+    [mail] = good.choices
+    assert (mail.number, mail.name, mail.example, mail.addresses) == (2, "mail", "a@b.test", 3)
+    assert [(each.name, each.example) for each in good.others] == [("name", "Ann"), ("note", "")]
+    assert good.columns == [("name", False), ("mail", True), ("note", False)]
     assert good.warnings == []
     same = previewed([("a@b.test", ["Ann", "a@b.test"]), (None, ["Bob", "a@b.test"])], addresses=1)
     assert "same address in every row" in same.warnings[0]
@@ -359,12 +362,41 @@ def test_a_preview_tells_columns_apart_and_warns() -> None:
     noted = previewed(
         [("a@b.test", ["Ann", "<a@b.test>"])], addresses=1, reading=encode_reading(reading)
     )
-    assert (noted.column, [*noted.chosen], len(noted.notes)) == (1, [1, 2], 5)
-    assert noted.notes[0] == "The addresses are read from the column mail."
+    assert [(each.name, each.is_ticked) for each in noted.choices] == [
+        ("mail", True),
+        ("note", True),
+    ]
+    assert len(noted.notes) == 4
     blank = previewed([(None, ["Ann"])], addresses=0, blank_rows=1)
     assert "No row has an address" in blank.warnings[0]
     earlier = previewed([("a@b.test", ["a@b.test"])], addresses=1, blank_rows=None)
     assert (earlier.duplicates, earlier.blank_rows) == (0, None)
+
+
+def test_a_preview_shows_the_cells_that_are_read_otherwise_than_they_stand() -> None:
+    cells = ["a@b.test", "mailto:a@b.test", "a@b.test; c@b.test", "a (at) b.test", "n/a", ""]
+    shown = previewed([(None, ["", cell]) for cell in cells], reading=encode_reading(
+        ListReading(["mail"], [1])
+    ))  # fmt: skip
+    assert [(each.row, each.asked, each.why) for each in shown.odd_cells] == [
+        (2, "a@b.test", "what stands around it is left out"),
+        (3, "a@b.test, c@b.test", "2 addresses"),
+        (4, "", "doubtful: a@b.test is suggested"),
+        (5, "", "says that there is none"),
+    ]
+
+
+def test_a_preview_of_many_columns_has_those_of_addresses_wherever_they_are() -> None:
+    row = [*[f"x{n}" for n in range(40)], "a@b.test"]
+    lines = encode_row(StoredRow(0, 0, "a@b.test", row))
+    names = [*[f"Column {n}" for n in range(40)], "Mail"]
+    reading = encode_reading(ListReading(["Mail"], [40]))
+    found = replace(STORED, state="paused", rows=1, addresses=1, reading=reading)
+    shown = preview_of(found, names, [ListChunk(0, 1, lines)])
+    assert [(each.number, each.is_ticked) for each in shown.choices] == [(41, True)]
+    assert (len(shown.others), shown.columns_count, len(shown.columns)) == (40, 41, 20)
+    assert shown.columns[-1] == ("Mail", True)
+    assert shown.rows == [[*row[:19], "a@b.test"]]
 
 
 def test_a_download_is_named_after_the_upload() -> None:

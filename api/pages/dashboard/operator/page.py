@@ -14,6 +14,7 @@ from mailprobe.storage.pauses import PauseKind
 from ....egress.tolerances import shown_tolerances
 from ...icons import line_of_shares
 from ..frame import Frame, away, form_fields
+from ..health import of_checks
 from ..operators import PAGE
 from .egresses import egresses_of
 from .machine import machine_of, size_of
@@ -110,7 +111,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
             await service.store.host_tolerances(), engine.probing.spent_budgets()
         )
         return await frame.page(
-            "operator.html", "Service",
+            "operator.html", "Service", trouble=of_checks(service),
             load=engine.probing.statistics(), capacity=service.capacity,
             treatments=treatments, days=days, chosen=chosen,
             chart=line_of_shares(

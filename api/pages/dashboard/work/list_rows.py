@@ -1,7 +1,11 @@
 """Stored rows of a list, read for its pages."""
 
+import codecs
+import csv
+import io
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 import trio
 
@@ -11,6 +15,7 @@ from mailprobe.storage.store import Store
 from ....lists.downloads import pieces
 from ....lists.results import csv_line, rows_of_chunks
 from ....results.chunk_lines import results_in
+from ....results.list_reading import ListReading
 from ....results.row_result import domain_of
 
 CHUNKS_AT_ONCE = 10
@@ -26,6 +31,40 @@ async def csv_of_rows(store: Store, stored: StoredList) -> AsyncGenerator[bytes,
     async for rows, _ in rows_of_chunks(store, stored):
         async for octets in pieces(stored.account_id, (csv_line(row.cells) for row in rows)):
             yield octets
+
+
+async def text_of_rows(
+    store: Store, stored: StoredList, reading: ListReading, delimiter: str, *, is_recoded: bool
+) -> AsyncGenerator[bytes, None]:
+    """The rows of a text in its own octets again, so that they can be read otherwise.
+
+    `delimiter` is declared as the one to read it by. If another encoding reads them, raises
+    UnicodeError for signs of replacement: nobody knows their octets.
+    """
+    encoder = codecs.getincrementalencoder(reading.encoding)()  # a byte order mark comes once
+
+    def octets_of(cells: Sequence[str]) -> bytes:
+        line = _line(cells, reading.delimiter)
+        if is_recoded and "\N{REPLACEMENT CHARACTER}" in line:
+            raise UnicodeError
+        return encoder.encode(line)
+
+    yield encoder.encode(f"sep={delimiter}\r\n" if delimiter else "")
+    yield octets_of(await store.list_columns(stored.id))
+    async with aclosing(rows_of_chunks(store, stored)) as chunks:
+        async for rows, _ in chunks:
+            lines = (octets_of(row.cells) for row in rows)
+            async with aclosing(pieces(stored.account_id, lines)) as parts:
+                async for octets in parts:
+                    yield octets
+
+
+def _line(cells: Sequence[str], delimiter: str) -> str:
+    if not delimiter:
+        return "".join(cells[:1]) + "\r\n"
+    file = io.StringIO()
+    csv.writer(file, delimiter=delimiter).writerow(cells)
+    return file.getvalue()
 
 
 async def worst_domains(store: Store, list_id: str) -> list[tuple[str, int, int]]:

@@ -1,7 +1,8 @@
 """The pages of the lists."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from typing import TypedDict
 
 import trio
 from quart import Blueprint, Response, request
@@ -9,12 +10,13 @@ from quart import Blueprint, Response, request
 from mailprobe.storage.list_records import StoredList
 
 from ....lists.table import read_marks
-from ....operations.list_jobs import ListResponse, ListsResponse, ListSummary
+from ....operations.list_jobs import LISTED_MAX, ListResponse, ListsResponse, ListSummary
 from ....operations.usage import ManagementUsageSummaryResponse
 from ....quota.list_limits import NAME_CHARACTERS_MAX
 from ....quota.pricing import eur_up, overage_micros
 from ....refusals import InvalidRequest, ListNotFound
 from ....rest.app import this_request
+from ....results.list_reading import ListReading, decode_reading
 from ..frame import (
     HEADERS,
     LISTS_PAGE,
@@ -26,8 +28,8 @@ from ..frame import (
     has_file,
     is_part,
 )
-from .list_preview import preview_of
-from .list_rows import csv_of_rows, worst_domains
+from .list_preview import DELIMITERS, ENCODINGS, SAME_AS, preview_of
+from .list_rows import csv_of_rows, text_of_rows, worst_domains
 from .list_states import (
     AnswerCount,
     ShownState,
@@ -41,7 +43,21 @@ from .list_table import list_and_stored, table_query, table_values
 
 MARKS_MAX = 200_000  # addresses whose answers a page of lists counts: some ms
 TICKED = "column-"  # begins the name of a column's checkbox; its value is the number
+NOT_DECODED = (
+    "Signs that could not be read were replaced, so this file cannot be read otherwise from here. "
+    "Send it again, with its encoding among the options."
+)
 CHUNKS_PREVIEWED = 5  # some 500 rows, a MiB each at most
+
+
+class NewListChoice(TypedDict):
+    """What a form of a new list has, for `new_list`."""
+
+    columns: Sequence[str]
+    rechecks: bool
+    patience_s: str
+    encoding: str
+    sheet: str
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
@@ -61,6 +77,7 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
         return await frame.page(
             "lists.html", "Lists", lists=await shown_lists(frame, found.lists), text=text,
             patience=rough_duration(patience_s), plan=frame.service.plan(caller()),
+            encodings=ENCODINGS, listed_max=LISTED_MAX,
         )  # fmt: skip
 
     @pages.post(LISTS_PAGE)
@@ -69,6 +86,10 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
         """The file as the body (with script), or in a form (without: small files)."""
         made = await (_from_form() if has_file() else _from_body())
         list_id = made.list_id
+        chosen = await form_fields() if has_file() else request.args
+        if instead := chosen.get("instead"):  # of the same file, read otherwise
+            with suppress(ListNotFound):
+                await frame.perform("delete_list", id=instead)
         if has_file():
             return away(f"{LISTS_PAGE}/{list_id}")
         return Response(b"", 201, headers={**HEADERS, "Location": f"{LISTS_PAGE}/{list_id}"})
@@ -82,17 +103,22 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
             await trio.lowlevel.checkpoint()
             return parts.pop(0) if parts else b""
 
-        rechecks, patience = form.get("recheck") == "1", form.get("patience_s", "")
-        columns = [form.get("column", "")]
-        return await new_list(frame, name, columns, receive, rechecks=rechecks, patience_s=patience)
+        return await new_list(frame, name, receive, **_chosen(form))
 
     async def _from_body() -> ListResponse:
         name = request.args.get("name") or pasted(frame)
-        columns = [request.args.get("column", "")]
-        rechecks, patience = request.args.get("recheck") == "1", request.args.get("patience_s", "")
-        return await new_list(
-            frame, name, columns, this_request().next_part, rechecks=rechecks, patience_s=patience
-        )
+        return await new_list(frame, name, this_request().next_part, **_chosen(request.args))
+
+
+def _chosen(given: Mapping[str, str]) -> NewListChoice:
+    """What a person has chosen beside the file, for `new_list`."""
+    return {
+        "columns": [given.get("column", "")],
+        "rechecks": given.get("recheck") == "1",
+        "patience_s": given.get("patience_s", ""),
+        "encoding": given.get("encoding", ""),
+        "sheet": given.get("sheet", ""),
+    }
 
 
 def pasted(frame: Frame) -> str:
@@ -120,24 +146,33 @@ async def shown_lists(
 async def new_list(
     frame: Frame,
     name: str,
-    columns: Sequence[str],
     receive: Callable[[], Awaitable[bytes]],
     media_type: str = "application/octet-stream",
     *,
+    columns: Sequence[str],
     rechecks: bool,
     strict_clocks: bool = False,
     asks_hosts: bool = True,
     patience_s: str = "",
+    encoding: str = "",
+    sheet: str = "",
 ) -> ListResponse:
-    """Store a list that waits to be started, and return it as the API does. Raises Refusal."""
-    query = {"name": [name[:NAME_CHARACTERS_MAX]], "start": ["0"], "recheck": [str(int(rechecks))]}
+    """Store a list that waits to be started, and return it as the API does. Raises Refusal.
+
+    What is not clear of the file is guessed, as it is seen and changed before anything is asked.
+    """
+    query = {
+        "name": [name[:NAME_CHARACTERS_MAX]], "start": ["0"], "recheck": [str(int(rechecks))],
+        "guess": ["1"],
+    }  # fmt: skip
     if strict_clocks:
         query["strict_clocks"] = ["1"]
     if not asks_hosts:
         query["smtp"] = ["0"]
     query["column"] = [column for column in columns if column]
-    if patience_s:
-        query["patience_s"] = [patience_s]
+    for each, value in (("patience_s", patience_s), ("encoding", encoding), ("sheet", sheet)):
+        if value:
+            query[each] = [value]
     sent = {"content-type": media_type}
     return await frame.result_of(
         ListResponse, "create_list", query=query, sent=sent, receive=receive
@@ -157,6 +192,7 @@ async def list_values(frame: Frame, found: ListResponse, stored: StoredList) -> 
     preview = await trio.to_thread.run_sync(preview_of, stored, columns, chunks)
     return {
         "is_new": True, **mail, "preview": preview, "rechecks": stored.rechecks,
+        "delimiters": DELIMITERS,
         **await cost_values(frame, found),
     }  # fmt: skip
 
@@ -187,22 +223,26 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{LISTS_PAGE}/<id>/column")
     @frame.signed_in
     async def choose_column(id: str) -> Response:
-        """Read the rows again, with the addresses from another column."""
+        """Read the rows again: other columns, another encoding, another separator."""
         found, stored = await list_and_stored(frame, id)
         if not is_unstarted(found):
-            raise InvalidRequest("The column of a list that was started stays.", "lists")
+            raise InvalidRequest("The columns of a list that was started stay.", "lists")
         form = await form_fields()
-        ticked = [value for name, value in form.items() if name.startswith(TICKED)]
-        columns = ticked or [form.get("column", "")]
+        columns = [value for name, value in form.items() if name.startswith(TICKED)]
         try:
-            made = await _read_again(frame, found.name, stored, columns)
-        except InvalidRequest:
-            return await frame.page(
-                "list.html", found.name, 400, list=found, wrong_column=" ".join(columns),
-                **await list_values(frame, found, stored),
-            )  # fmt: skip
+            made = await _read_again(frame, found.name, stored, columns, form)
+        except UnicodeError:
+            return await not_read(found, stored, NOT_DECODED)
+        except InvalidRequest as refused:
+            return await not_read(found, stored, refused.why)
         await frame.perform("delete_list", id=id)
         return away(f"{LISTS_PAGE}/{made.list_id}")
+
+    async def not_read(found: ListResponse, stored: StoredList, why: str) -> Response:
+        return await frame.page(
+            "list.html", found.name, 400, list=found, not_read=why,
+            **await list_values(frame, found, stored),
+        )  # fmt: skip
 
     @pages.post(f"{LISTS_PAGE}/<id>/<any(pause, resume, cancel):word>")
     @frame.signed_in
@@ -231,10 +271,25 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
 
 
 async def _read_again(
-    frame: Frame, name: str, stored: StoredList, columns: Sequence[str]
+    frame: Frame, name: str, stored: StoredList, columns: Sequence[str], form: Mapping[str, str]
 ) -> ListResponse:
-    """Make a list of the stored rows. Raises InvalidRequest if these are no columns of addresses."""
-    async with aclosing(csv_of_rows(frame.service.store, stored)) as parts:
+    """Make a list of the stored rows. Raises InvalidRequest, and UnicodeError: see text_of_rows.
+
+    Another separator makes other columns: those that were ticked are none any more.
+    """
+    store, reading = frame.service.store, decode_reading(stored.reading) or ListReading()
+    delimiter, encoding = form.get("delimiter", reading.delimiter), form.get("encoding", "")
+    if encoding in ("", SAME_AS.get(reading.encoding)):
+        encoding = reading.encoding
+    if delimiter != reading.delimiter:
+        columns = []
+    rows, media_type = csv_of_rows(store, stored), "text/csv"
+    if reading.encoding:
+        said = delimiter if delimiter in DELIMITERS else ""
+        is_recoded = encoding != reading.encoding
+        rows = text_of_rows(store, stored, reading, said, is_recoded=is_recoded)
+        media_type = "application/octet-stream"
+    async with aclosing(rows) as parts:
 
         async def receive() -> bytes:
             return await anext(parts, b"")
@@ -242,13 +297,14 @@ async def _read_again(
         return await new_list(
             frame,
             name,
-            columns,
             receive,
-            "text/csv",
+            media_type,
+            columns=columns,
             rechecks=stored.rechecks > 0,
             strict_clocks=stored.strict_clocks,
             asks_hosts=stored.asks_hosts,
             patience_s=str(stored.patience_s),
+            encoding=encoding if reading.encoding else "",
         )
 
 
