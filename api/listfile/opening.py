@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a list is read by the modules of its kind, and those alone 
     from ..cells.unwrapping import CellReading
     from .addresses import CellNotes
     from .dialect import Dialect
-    from .tables import TableList
+    from .tables import Records, TableList
     from .workbook.sheets import Sheet
 
 Kind = Literal["csv", "xlsx", "ndjson"]
@@ -386,12 +386,11 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name
 
 
 def _read_sheet(file: BinaryIO, found: Survey, reading: ReadOptions, name: str) -> List:
-    from .tables import read_table
     from .workbook.sheets import Sheet
 
     sheet = Sheet(file, found, name, reading.sheet)
     try:
-        table = read_table(sheet.records(reading.skip_lines), reading.wanted, reading.fields)
+        table = _read_table(sheet.records(reading.skip_lines), reading)
     except BadList:
         if not reading.guesses:
             raise
@@ -403,7 +402,6 @@ def _likely_sheet(
     file: BinaryIO, found: Survey, reading: ReadOptions, name: str
 ) -> "tuple[Sheet, TableList]":
     """The first of the visible sheets that has addresses, or the one that was named."""
-    from .tables import read_table
     from .workbook.sheets import Sheet
 
     first = Sheet(file, found, name, reading.sheet)
@@ -412,8 +410,7 @@ def _likely_sheet(
     for title in titles if reading.sheet is None else [reading.sheet]:
         sheet = Sheet(file, found, name, title)
         try:
-            records = sheet.records(reading.skip_lines)
-            table = read_table(records, reading.wanted, reading.fields, guesses=True)
+            table = _read_table(sheet.records(reading.skip_lines), reading, guesses=True)
         except BadList as error:
             refused = refused or error
         else:
@@ -430,7 +427,7 @@ def _read_text(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions,
     )
     from .dialect import DeclaredDialect
     from .quoting import find_dialect
-    from .tables import csv_records, line_records, read_lines, read_table
+    from .tables import csv_records, line_records, read_lines
 
     if has_quoted_lines(found):
         found = replace(found, quoted_lines=True)
@@ -452,7 +449,7 @@ def _read_text(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions,
     manner = OutputFormat("csv", delimiter, line_end, found.bom, is_recoded)
     records = csv_records(file, found, dialect, name, skip)
     try:
-        table = read_table(records, reading.wanted, reading.fields)
+        table = _read_table(records, reading)
     except BadList:
         if not reading.guesses:
             raise
@@ -460,5 +457,16 @@ def _read_text(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions,
         if len(widths) > 1 and not (said or is_table or reading.wanted):  # the commas of prose
             records = line_records(file, found, name, skip)
             return List(name, found, manner, read_lines(records, (), guesses=True))
-        table = read_table(records, reading.wanted, reading.fields, guesses=True)
+        table = _read_table(records, reading, guesses=True)
     return List(name, found, manner, table, dialect)
+
+
+def _read_table(records: "Records", reading: ReadOptions, *, guesses: bool = False) -> "TableList":
+    """Read a table; where a person looks at it, with the further columns that are proposed."""
+    from .tables import read_table
+
+    table = read_table(records, reading.wanted, reading.fields, guesses=guesses)
+    if not (reading.guesses and table.proposed):
+        return table
+    every = [str(place + 1) for place in (*table.positions, *table.proposed)]
+    return read_table(records, every, reading.fields)

@@ -286,7 +286,9 @@ class Frame:
 
     async def error(self, status: int, message: str, action: str) -> Response:
         """A page that says what is wrong, and what to do."""
-        return await self.page("error.html", "Error", status, message=message, action=action)
+        return await self.page(
+            "error.html", "Error", status, status=status, message=message, action=action
+        )
 
     async def refused(self, refusal: Refusal) -> Response:
         row = row_of(refusal)

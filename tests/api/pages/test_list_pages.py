@@ -367,6 +367,10 @@ def test_a_preview_tells_columns_apart_and_warns() -> None:
         ("note", True),
     ]
     assert len(noted.notes) == 4
+    several = previewed([("a@b.test", ["Ann", "a@b.test"])], addresses=2, reading=encode_reading(
+        ListReading(["mail", "note"], [1, 2])
+    ))  # fmt: skip
+    assert several.duplicates == 0
     blank = previewed([(None, ["Ann"])], addresses=0, blank_rows=1)
     assert "No row has an address" in blank.warnings[0]
     earlier = previewed([("a@b.test", ["a@b.test"])], addresses=1, blank_rows=None)

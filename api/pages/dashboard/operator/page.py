@@ -20,6 +20,7 @@ from .egresses import egresses_of
 from .machine import machine_of, size_of
 
 HOSTS_MAX = 100
+HOSTS_FIRST = 8  # the others are folded
 ACCOUNTS_SHOWN = 10
 REPUTATION_DAYS = 30
 QUEUES: dict[QueueName, str] = {
@@ -118,7 +119,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
                 [(each.day, each.share) for each in reversed(days) if each.day],
                 "Share of refusals that blame us, by day: the table below has the numbers",
             ) if len(days) > 1 else "",
-            operator_name=operator_name,
+            operator_name=operator_name, hosts_first=HOSTS_FIRST,
             resting=[(host, now + timedelta(seconds=host.left_s)) for host in resting[:HOSTS_MAX]],
             tolerances=[
                 (each, now + timedelta(seconds=each.rest_left_s) if each.rest_left_s else None)

@@ -23,9 +23,9 @@
   if (again) {
     const words = again.textContent, at = Date.now() + 1000 * again.dataset.again;
     const tick = () => {
-      const left = Math.ceil((at - Date.now()) / 1000), minutes = Math.floor(left / 60);
+      const left = Math.ceil((at - Date.now()) / 1000);
       again.disabled = left > 0;
-      again.textContent = left <= 0 ? words : `${words} in ${minutes ? minutes + " min " : ""}${left % 60} s`;
+      again.textContent = left <= 0 ? words : `${words} in ${left < 100 ? left + " s" : Math.ceil(left / 60) + " min"}`;
       if (left > 0) setTimeout(tick, 1000);
     };
     tick();

@@ -76,7 +76,7 @@ class Preview:
     rows: Sequence[Sequence[str]]
     rows_compared: int
     odd_cells: Sequence[OddCell]
-    duplicates: int  # rows whose address another row has; 0 where they were not counted
+    duplicates: int  # rows whose address another row has; 0 where they are not known
     blank_rows: int | None  # without an address; None: they were not counted
     warnings: Sequence[str]
     notes: Sequence[str]  # how cells were read, in whole sentences
@@ -113,13 +113,20 @@ def preview_of(stored: StoredList, columns: Sequence[str], chunks: Sequence[List
         ],
         rows_compared=len(rows),
         odd_cells=list(islice(_odd_cells(rows, read), CELLS_SHOWN)),
-        duplicates=0 if blank is None else stored.rows - blank - stored.addresses,
+        duplicates=_duplicates(stored, reading),
         blank_rows=blank,
         warnings=list(_warnings(stored, rows, columns, read[0] if read else None)),
         notes=list(_notes(reading)),
         reading=reading,
         encoding=SAME_AS.get(reading.encoding, reading.encoding),
     )
+
+
+def _duplicates(stored: StoredList, reading: ListReading) -> int:
+    """Known where each row has one address: the store counts rows and addresses."""
+    if stored.blank_rows is None or reading.several or len(reading.positions) > 1:
+        return 0
+    return stored.rows - stored.blank_rows - stored.addresses
 
 
 def _choice(
