@@ -3,6 +3,7 @@
 import email
 import email.policy
 import queue
+import re
 import socketserver
 import threading
 from collections.abc import Iterator
@@ -27,6 +28,14 @@ class Sink(socketserver.ThreadingTCPServer):
 
     def next(self) -> EmailMessage:
         return self.mails.get(timeout=WAIT_S_MAX)
+
+    def next_link(self, to: str, *, of: str = "") -> str:
+        """The link to sign in of the next mail to this person; other mails are passed over."""
+        while (mail := self.next())["To"] != to or of not in mail["Subject"]:
+            pass
+        found = re.search(r"http://\S+/sign-in/link\?token=\S+", mail.get_content())
+        assert found is not None
+        return found[0]
 
 
 class Receiver(socketserver.StreamRequestHandler):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import ConsoleMessage, Page, Request
+from playwright.sync_api import ConsoleMessage, Page, Request, expect
 
 from tests.api.service_process import Running
 
@@ -41,13 +41,18 @@ class BrowserPage:
     def open(self, path: str = "") -> None:
         self.page.goto(f"{self.service.url}/dashboard{path}")
 
-    def begin(self) -> None:
-        """Follow the link of the first start and make an account."""
+    @property
+    def welcome_url(self) -> str:
+        """The link of the first start."""
         found = re.search(
             r"http://\S+/dashboard/welcome\?token=\S+", self.service.place.log.read_text()
         )
         assert found is not None
-        self.page.goto(found[0])
+        return found[0]
+
+    def begin(self) -> None:
+        """Follow the link of the first start and make an account."""
+        self.page.goto(self.welcome_url)
         self.page.get_by_label("E-mail address").fill("ann@example.org")
         if (own := self.page.get_by_label("My own account")).count():  # not beside Stripe
             own.uncheck()  # the tests are of a customer's
@@ -63,6 +68,21 @@ class BrowserPage:
         self.page.get_by_label("Account menu").click()
         self.page.get_by_role("button", name="Sign out").click()
         self.page.get_by_role("heading", name="Sign in").wait_for()
+
+    def invite(self, email: str, role: str) -> None:
+        self.open("/people")
+        if not self.page.get_by_label("E-mail address").is_visible():
+            self.page.get_by_text("Invite a person").click()
+        self.page.get_by_label("E-mail address").fill(email)
+        self.page.get_by_label(role, exact=False).check()
+        self.page.get_by_role("button", name="Send the invitation").click()
+        expect(self.page.get_by_role("region", name="People")).to_contain_text(email)
+
+    def ask_for_link(self, email: str) -> None:
+        self.open("/sign-in")
+        self.page.get_by_label("E-mail address").fill(email)
+        self.page.get_by_role("button", name="Send me a link").click()
+        expect(self.page.get_by_role("heading", name="Check your mail")).to_be_visible()
 
     def heading(self) -> str:
         return self.page.locator("h1").inner_text()

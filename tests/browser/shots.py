@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.text import Text
 
 from mailprobe.bench.lab import Lab, start_lab
-from tests.api.service_process import COMMAND, make_place, running
+from tests.api.service_process import COMMAND, Place, make_place, running
+from tests.browser.mail_sink import Sink, mail_sink
 from tests.browser.pages import CHROMIUM, BrowserPage
 
 ROOT = Path(__file__).parents[2]
@@ -32,6 +33,7 @@ PAGES = {
     "jobs": "/dashboard/jobs",
     "keys": "/dashboard/keys",
     "limits": "/dashboard/caps",
+    "people": "/dashboard/people",
     "audit": "/dashboard/audit",
     "first-steps": "/dashboard/start",
     "operator": "/dashboard/operator",
@@ -74,11 +76,21 @@ def _without_progress(text: str) -> str:
 def take_shots(lab: Lab, path: Path) -> None:
     """Photograph the overview, a cleaned list, and an address that was tried."""
     # What mail hosts take is waited for in minutes, which no picture shows.
-    place = make_place(path, lab, "[scale]\nrate_limit_per_min = 1000000\n", patience="0")
+    with mail_sink() as sink:
+        place = make_place(
+            path, lab, "[scale]\nrate_limit_per_min = 1000000\n", patience="0",
+            alert_smtp_url=sink.url,
+        )  # fmt: skip
+        take_shots_of(place, sink)
+
+
+def take_shots_of(place: Place, sink: Sink) -> None:
     with running(place) as service, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         ann = BrowserPage(browser.new_page(viewport=SIZE), service)  # type: ignore[arg-type]
+        take_welcome(ann)
         ann.begin()
+        take_pages(ann.page, {"overview-empty": f"{service.url}/dashboard"})
         # Before the list, whose refused addresses its host counts.
         ann.open("/try")
         ann.page.get_by_label("E-mail address").fill(ADDRESS)
@@ -94,11 +106,40 @@ def take_shots(lab: Lab, path: Path) -> None:
         ann.page.screenshot(path=PICTURES / "list.png")
         ann.open()
         ann.page.screenshot(path=PICTURES / "overview.png")
+        ann.invite("ann@example.org", "Owner")
+        ann.invite("bob@example.org", "Viewer")
         take_pages(ann.page, {name: service.url + path for name, path in PAGES.items()})
-        take_pages(ann.page, {"list": cleaned})
+        take_pages(ann.page, {"list": cleaned, "share": f"{cleaned}/share"})
+        take_row(ann, cleaned)
+        ann.page.goto(f"{cleaned}/share")
+        ann.page.get_by_role("button", name="Make a link").click()
+        report = ann.page.locator("#link").inner_text()
         ann.sign_out()
-        take_pages(ann.page, {"sign-in": f"{service.url}/dashboard/sign-in"})
+        take_pages(ann.page, {"report": report, "sign-in": f"{service.url}/dashboard/sign-in"})
+        take_signing_in(ann, sink)
         browser.close()
+
+
+def take_welcome(ann: BrowserPage) -> None:
+    """The page of the first start's link."""
+    take_pages(ann.page, {"welcome": ann.welcome_url})
+
+
+def take_row(ann: BrowserPage, cleaned: str) -> None:
+    """The panel of a row."""
+    ann.page.set_viewport_size(SIZES[0])  # type: ignore[arg-type]
+    ann.page.goto(cleaned)
+    ann.page.locator(".results tbody a").nth(1).click()
+    ann.page.get_by_role("complementary", name="Row").wait_for()
+    take_page(ann.page, "row")
+
+
+def take_signing_in(ann: BrowserPage, sink: Sink) -> None:
+    """What follows the page of the sign-in, as far as the button of the link."""
+    ann.ask_for_link("bob@example.org")
+    take_page(ann.page, "sign-in-sent")
+    ann.page.goto(sink.next_link("bob@example.org", of="Sign in"))
+    take_page(ann.page, "sign-in-link")
 
 
 def take_pages(page: Page, urls: Mapping[str, str]) -> None:
@@ -106,12 +147,17 @@ def take_pages(page: Page, urls: Mapping[str, str]) -> None:
     (PICTURES / "pages").mkdir(exist_ok=True)
     for name, url in urls.items():
         page.goto(url)
-        for size in SIZES:
-            page.set_viewport_size(size)  # type: ignore[arg-type]
-            for scheme in ("light", "dark"):
-                page.emulate_media(color_scheme=scheme)
-                file = PICTURES / "pages" / f"{name}-{size['width']}-{scheme}.jpg"
-                page.screenshot(path=file, type="jpeg", quality=QUALITY, animations="disabled")
+        take_page(page, name)
+
+
+def take_page(page: Page, name: str) -> None:
+    """Photograph the page that is shown."""
+    for size in SIZES:
+        page.set_viewport_size(size)  # type: ignore[arg-type]
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            file = PICTURES / "pages" / f"{name}-{size['width']}-{scheme}.jpg"
+            page.screenshot(path=file, type="jpeg", quality=QUALITY, animations="disabled")
 
 
 if __name__ == "__main__":

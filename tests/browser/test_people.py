@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
@@ -39,27 +38,10 @@ def another(browser: Browser, ann: BrowserPage) -> Iterator[BrowserPage]:
     context.close()
 
 
-def link_in(mail: EmailMessage) -> str:
-    found = re.search(r"http://\S+/sign-in/link\?token=\S+", mail.get_content())
-    assert found is not None
-    return found[0]
-
-
-def invite(ann: BrowserPage, email: str, role: str) -> None:
-    ann.open("/people")
-    if not ann.page.get_by_label("E-mail address").is_visible():
-        ann.page.get_by_text("Invite a person").click()
-    ann.page.get_by_label("E-mail address").fill(email)
-    ann.page.get_by_label(role, exact=False).check()
-    ann.page.get_by_role("button", name="Send the invitation").click()
-    expect(ann.page.get_by_role("region", name="People")).to_contain_text(email)
-
-
-def ask_for_link(person: BrowserPage, email: str) -> None:
-    person.open("/sign-in")
-    person.page.get_by_label("E-mail address").fill(email)
-    person.page.get_by_role("button", name="Send me a link").click()
-    expect(person.page.get_by_role("heading", name="Check your mail")).to_be_visible()
+PAGES = (
+    "", "/start", "/lists", "/try", "/keys", "/caps", "/people", "/audit", "/jobs", "/operator",
+    "/operator/accounts",
+)  # fmt: skip
 
 
 def enter(person: BrowserPage, link: str) -> None:
@@ -68,22 +50,72 @@ def enter(person: BrowserPage, link: str) -> None:
     person.page.get_by_role("heading", name="Overview").wait_for()
 
 
+FORMS = "() => [...document.querySelectorAll('form[method=post]')].map((each) => each.getAttribute('action'))"
+SEND = """(action) => {
+    const form = document.createElement("form"), field = document.createElement("input");
+    Object.assign(form, { method: "post", action });
+    Object.assign(field, { name: "csrf", value: document.querySelector("meta[name=csrf]").content });
+    form.append(field);
+    document.body.append(form);
+    form.submit();
+}"""
+
+
+def test_a_viewer_changes_nothing_by_any_form(
+    ann: BrowserPage, another: BrowserPage, sink: Sink, tmp_path: Path
+) -> None:
+    """A viewer's browser sends each form that an owner's pages have, with the viewer's own token."""
+    file = tmp_path / "list.csv"
+    file.write_text("email\nclara.nowak@harbour-books.test\n")
+    ann.send_list(file)
+    ann.clean()
+    done = ann.page.url
+    ann.send_list(file)
+    survey = ann.page.url
+    ann.invite("ann@example.org", "Owner")
+    ann.invite("bob@example.org", "Viewer")
+    link = sink.next_link("bob@example.org")
+    actions: set[str] = set()
+    own = [f"{ann.service.url}/dashboard{path}" for path in PAGES]
+    for url in (*own, survey, done, f"{done}/share", f"{done}/rows/0/0"):
+        ann.page.goto(url)
+        ann.page.wait_for_load_state("networkidle")
+        actions |= set(ann.page.evaluate(FORMS))
+    actions -= {"/dashboard/sign-out"}
+    assert len(actions) >= 15, sorted(actions)
+    enter(another, link)
+    for url in (*own, survey, done):
+        another.page.goto(url)
+        shown = set(another.page.evaluate(FORMS))
+        assert shown == {"/dashboard/sign-out"}, (url, shown)
+    for action in sorted(actions):
+        another.open()
+        with another.page.expect_navigation():
+            another.page.evaluate(SEND, action)
+        expect(another.page.get_by_text("A viewer may not do this.")).to_be_visible()
+    another.faults.clear()  # the browser notes each 403
+    ann.page.goto(survey)
+    expect(ann.page.get_by_role("button", name="Verify 1 address")).to_be_visible()
+
+
 def test_a_team_signs_in_by_links(ann: BrowserPage, another: BrowserPage, sink: Sink) -> None:
-    invite(ann, "ann@example.org", "Owner")
+    ann.invite("ann@example.org", "Owner")
     sink.next()
     ann.sign_out()
     looks_right(ann)
-    ask_for_link(ann, "ann@example.org")
+    ann.ask_for_link("ann@example.org")
+    again = ann.page.get_by_role("button", name=re.compile(r"^Send again in \d+ s$"))
+    expect(again).to_be_disabled()
     looks_right(ann)
-    link = link_in(sink.next())
+    link = sink.next_link("ann@example.org", of="Sign in")
     another.page.goto(link)  # a stranger, who has read the mail
     expect(another.page.get_by_text("This link signs nobody in.")).to_be_visible()
     another.faults.clear()  # the browser notes the 403
     ann.page.goto(link)
     looks_right(ann)
     enter(ann, link)
-    invite(ann, "bob@example.org", "Viewer")
-    enter(another, link_in(sink.next()))
+    ann.invite("bob@example.org", "Viewer")
+    enter(another, sink.next_link("bob@example.org"))
     another.open("/keys")
     expect(another.page.get_by_role("heading", name="API keys").first).to_be_visible()
     expect(another.page.locator("main form[method=post]")).to_have_count(0)
