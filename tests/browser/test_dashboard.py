@@ -11,6 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 from mailprobe.api.pages.dashboard.sign_ins import BROWSER_COOKIE, COOKIE
+from mailprobe.bench.lab.workbooks import row, sheet, text, workbook
 from tests.api.service_process import PATIENCE_S, Running
 from tests.browser.pages import LIST_S, BrowserPage
 
@@ -159,9 +160,43 @@ def test_another_column_is_chosen_in_the_preview(ann: BrowserPage, tmp_path: Pat
     ann.send_list(file)
     ann.page.get_by_label("email").uncheck()
     ann.page.get_by_label("home").check()
+    expect(ann.page.get_by_role("button", name="Verify 1 address")).to_be_disabled()
+    expect(ann.page.get_by_text("press “Read it so” first")).to_be_visible()
     ann.page.get_by_role("button", name="Read it so").click()
     ann.page.get_by_text("column: home").wait_for()
     ann.page.get_by_role("button", name="Verify 2 addresses").wait_for()
+
+
+def test_another_encoding_is_chosen_in_the_preview(ann: BrowserPage, tmp_path: Path) -> None:
+    file = tmp_path / "list.csv"
+    file.write_bytes(f"email;name\n{LIVING};Zo\u00eb\nbob@acme.test;Jos\u00e9\n".encode("cp1252"))
+    ann.send_list(file)
+    rows = ann.page.get_by_role("region", name="First rows")
+    expect(rows).to_contain_text("Zo\u00eb")
+    ann.page.get_by_label("Encoding").select_option("Greek (Windows-1253)")
+    ann.page.get_by_role("button", name="Read it so").click()
+    expect(rows).to_contain_text("Zo\u03bb")
+    ann.page.get_by_label("Encoding").select_option("Western (Windows-1252)")
+    ann.page.get_by_role("button", name="Read it so").click()
+    expect(rows).to_contain_text("Jos\u00e9")
+    expect(ann.page.get_by_label("Separator")).to_have_value(";")
+
+
+def test_another_sheet_is_chosen_with_the_file_again(ann: BrowserPage, tmp_path: Path) -> None:
+    def one(address: str) -> str:
+        return sheet(row(1, text("A1", "email")), row(2, text("A2", address)))
+
+    file = tmp_path / "book.xlsx"
+    file.write_bytes(workbook({"First": one(LIVING), "Second": one("bob@acme.test")}))
+    ann.send_list(file)
+    first = ann.page.url
+    ann.page.get_by_label("Sheet").select_option("Second")
+    ann.page.get_by_label("The same file").set_input_files(str(file))
+    ann.page.get_by_role("button", name="Read this sheet").click()
+    expect(ann.page.get_by_role("region", name="First rows")).to_contain_text("bob@acme.test")
+    ann.page.goto(first)
+    expect(ann.page.get_by_text("There is no such list.")).to_be_visible()
+    ann.faults.clear()  # the browser notes the 404
 
 
 def test_a_list_that_cannot_be_read_says_why(ann: BrowserPage, tmp_path: Path) -> None:

@@ -161,10 +161,7 @@ class Frame:
                     return Response(b"", 204, headers={**HEADERS, "HX-Redirect": ENDED})
                 wanted = quote(request.path, safe="/")  # a path may have line breaks
                 return away(f"{SIGN_IN}?next={wanted}" if request.method == "GET" else ENDED)
-            g.sign_in = sign_in
-            g.is_operator = sign_in.role == "owner" and await self.operators.includes(
-                sign_in.caller.account
-            )
+            await self._note(sign_in)
             admission.identified(sign_in.caller.account.id)
             if not may(sign_in.role, route := route_of_request()):
                 return await self.error(
@@ -179,6 +176,20 @@ class Frame:
             return await view(**path)
 
         return guarded
+
+    async def recognize(self) -> None:
+        """Let the page of an error have the frame of a sign-in, if there is one."""
+        admission_of(request.scope).admitted()
+        sign_in = await self.sign_ins.sign_in_of(request.cookies.get(self.cookie))
+        if sign_in is not None:
+            await self._note(sign_in)
+
+    async def _note(self, sign_in: SignIn) -> None:
+        """Keep who asks for the rest of the request."""
+        g.sign_in = sign_in
+        g.is_operator = sign_in.role == "owner" and await self.operators.includes(
+            sign_in.caller.account
+        )
 
     def for_operators(self, view: View) -> View:
         """A view for the operator of the service; for other accounts there is no such page."""
@@ -304,7 +315,7 @@ class Frame:
             case StoreUnavailable():
                 return await self.refused(refusal_of_store(error))
         log.error("page failed", exc_info=error)
-        return await self.refused(OurFault("-"))
+        return await self.refused(OurFault(request_id_of(request.scope)))
 
     # operations
 

@@ -71,7 +71,7 @@ WORDS: Mapping[type[Refusal], tuple[str, str]] = {
     refusals.ProviderUnavailable: ("The billing provider does not answer.", AGAIN),
     refusals.OurFault: (
         "The service has failed; it is not your fault.",
-        "Try again; if it fails again, tell the operator.",
+        "Try again; if it fails again, tell the operator the number of the request: {request_id}.",
     ),
 }  # fmt: skip
 

@@ -69,6 +69,7 @@ def dashboard_blueprint(frame: Frame, connections: LiveConnections) -> Blueprint
 
     @pages.get(f"{HOME}/<path:rest>")
     async def nothing(rest: str) -> Response:
+        await frame.recognize()
         raise NotFound
 
     @pages.errorhandler(Exception)

@@ -503,6 +503,15 @@ async def test_the_column_of_a_list_that_was_started_stays(autojump_clock):
         assert await shop.store.stored_list(list_id) is not None
 
 
+async def test_a_missing_page_keeps_the_frame_of_a_sign_in(autojump_clock: Any) -> None:
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        for client, is_framed in ((visitor, True), (PageClient(shop), False)):
+            got = await client.get("/no-such-page")
+            assert (got.status, b"There is no such page." in got.octets) == (404, True)
+            assert (b"Account menu of" in got.octets) is is_framed
+
+
 async def test_a_page_performs_its_operations_by_the_dispatcher(autojump_clock, monkeypatch):
     """Its access line names the first operation, the account and the refusal."""
     seen: list[request_context.RequestContext] = []

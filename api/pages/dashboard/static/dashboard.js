@@ -163,6 +163,12 @@
     request.send(body);
   };
   const fieldsOf = (form) => Object.fromEntries([...new FormData(form)].filter(([name, value]) => name !== "csrf" && typeof value === "string"));
+  // What was changed is read before anything is verified: until then the sum is another one's.
+  document.querySelector("form[data-reads]")?.addEventListener("change", (event) => {
+    event.currentTarget.querySelector(":scope > button").className = "main-action";
+    document.querySelector("[data-starts]").disabled = true;
+    document.querySelector("[data-stale]").hidden = false;
+  });
   // Another sheet of the same file.
   for (const form of document.querySelectorAll("form[data-sends]")) {
     const button = form.querySelector("button"), error = form.querySelector("[role=alert]"), label = button.textContent;
