@@ -13,10 +13,10 @@ from msgspec import Meta, Struct
 from mailprobe.storage import contract
 from mailprobe.storage.list_records import NO_WAITS, ListOrder, ListState, StoredList
 
-from ..errors import Misuse
 from ..jobs.rules import NotAWebhook, check_webhook
 from ..jobs.worker import RECHECK_S
-from ..listfile import ReadOptions, known_encoding
+from ..listfile import ReadOptions
+from ..listfile.encodings import CANDIDATES
 from ..lists.spool import spooled
 from ..lists.upload import EXTENSIONS, ListReader, open_list_reader
 from ..observability.request_context import present_trace
@@ -63,6 +63,9 @@ _encoder = msgspec.json.Encoder()
 
 OpenReader = Callable[[], AbstractAsyncContextManager[ListReader]]
 
+ENCODINGS = (
+    "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", *CANDIDATES,
+)  # fmt: skip
 COLUMNS_MAX = 20  # of addresses: each has its own columns of results
 UNNAMED = "list"
 LIST_EMAILS_MAX = 5_000  # a model has no more at hand; a longer list is a file
@@ -73,7 +76,7 @@ CREATE_PARAMETERS = (
         "column has its own results, named after it.",
     ),
     parameter("sheet", "The sheet of a workbook: its title, or its number from 1."),
-    parameter("encoding", "The encoding of a text, such as utf-8 or cp1252; default: as found."),
+    parameter("encoding", "The encoding of a text; default: as it is found.", enum=[*ENCODINGS]),
     parameter(
         "guess",
         "1: take the most likely columns, sheet and encoding where none is clear.",
@@ -113,13 +116,15 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     account, limits = call.caller.account, service.list_limits
     sheet = call.only_value("sheet", "lists") or None
     encoding = call.only_value("encoding", "lists") or None
+    if encoding is not None and encoding not in ENCODINGS:
+        raise malformed(f"The query parameter encoding must be one of {', '.join(ENCODINGS)}.")
     columns = tuple(name for name in call.query.get("column", []) if name)
     if len(columns) > COLUMNS_MAX:
         raise malformed(f"The query parameter column is there more than {COLUMNS_MAX} times.")
     reading = ReadOptions(
         column=columns or None,
         sheet=sheet,
-        encoding=None if encoding is None else _encoding_of(encoding),
+        encoding=encoding,
         guesses=_switch(call, "guess", default=False),
         unpacked_octets_max=limits.octets_of(account.tier, UNPACKED_OCTETS_MAX),
         lines_max=limits.lines_of(account.tier),
@@ -248,16 +253,6 @@ def _switch(call: Call, name: str, *, default: bool) -> bool:
     if value not in ("0", "1"):
         raise malformed(f"The query parameter {name} must be 1 or 0.")
     return value == "1"
-
-
-def _encoding_of(name: str) -> str:
-    try:
-        return known_encoding(name)
-    except Misuse:
-        raise malformed(
-            f"The query parameter encoding is {name[:80]!r}; it takes the name of an encoding, such "
-            "as utf-8, cp1252 or shift_jis."
-        ) from None
 
 
 def _extension_of(media_type: str) -> str:

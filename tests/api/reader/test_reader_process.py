@@ -64,7 +64,13 @@ async def test_a_list_is_read_by_a_process_of_its_own(tmp_path: Path, real_reade
             '{"c":[]}\n'
             '{"p":0,"n":0,"c":["Bob","ann@shop.test","x"]}\n',
         ),
-        Loaded(["name", "email", "note"], 3, 1, 1, ListReading(["email"], [1])),
+        Loaded(
+            ["name", "email", "note"],
+            3,
+            1,
+            1,
+            ListReading(["email"], [1], encoding="utf-8", delimiter=","),
+        ),
     ]
 
 

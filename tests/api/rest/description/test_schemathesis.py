@@ -52,7 +52,7 @@ def before_call(context, case, kwargs):
     is_negative = case.meta is not None and case.meta.generation.mode.is_negative
     if case.operation.path == "/v1/lists" and case.method == "POST" and not is_negative:
         case.body, case.media_type = "email\\nann@example.org\\n", "text/csv"
-        for name in ("webhook", "column", "sheet"):
+        for name in ("webhook", "column", "sheet", "encoding"):
             if isinstance((case.query or {}).get(name), str):
                 del case.query[name]
         case.headers.pop("Webhook-Secret", None)
