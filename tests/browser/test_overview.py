@@ -1,5 +1,6 @@
 """The overview and the operator's page in a real browser."""
 
+import re
 from pathlib import Path
 from typing import Literal
 
@@ -110,3 +111,33 @@ def test_the_title_shows_per_cent_while_a_list_runs(
     ann.open("/lists")
     assert ann.page.locator("main time").count() == 1
     looked_at(ann, "lists", tmp_path_factory)
+
+
+def test_a_page_that_renews_itself_says_when_the_connection_is_lost(ann: BrowserPage) -> None:
+    lost = ann.page.get_by_text("No connection. This page shows what was known at")
+    expect(lost).to_be_hidden()
+    ann.page.context.set_offline(True)
+    expect(lost).to_be_visible()
+    expect(ann.page.locator("#lost")).to_contain_text(re.compile(r"known at \d\d:\d\d\."))
+    ann.page.context.set_offline(False)
+    expect(lost).to_be_hidden()
+    ann.faults.clear()  # the browser notes the requests that failed
+
+
+def test_a_shared_report_is_printed_without_what_is_around_it(
+    ann: BrowserPage, tmp_path: Path
+) -> None:
+    file = tmp_path / "one.csv"
+    file.write_text("email\nclara.nowak@harbour-books.test\n")
+    ann.send_list(file)
+    ann.clean()
+    ann.page.goto(f"{ann.page.url}/share")
+    ann.page.get_by_role("button", name="Make a link").click()
+    link = ann.page.locator("#link").inner_text()
+    ann.page.goto(link.replace("https://", "http://"))
+    expect(ann.page.locator(".flap")).to_be_visible()
+    ann.page.emulate_media(media="print")
+    expect(ann.page.locator(".flap")).to_be_hidden()
+    expect(ann.page.get_by_role("heading", name="Why")).to_be_visible()
+    width = ann.page.evaluate("document.querySelector('.letter').getBoundingClientRect().width")
+    assert width == ann.page.evaluate("document.documentElement.clientWidth")

@@ -59,7 +59,7 @@
   const connected = (is) => {
     if (!lost) return;
     if (is) shownAt = new Date();
-    lost.querySelector("time").textContent = shownAt.toLocaleTimeString("en-GB", { timeStyle: "short" });
+    lost.querySelector("[data-at]").textContent = shownAt.toLocaleTimeString("en-GB", { timeStyle: "short" });
     lost.hidden = is;
   };
   document.addEventListener("htmx:sendError", () => connected(false));
