@@ -293,7 +293,14 @@ class Frame:
         sign_in: SignIn | None = g.get("sign_in")
         if sign_in is None or is_part() or self.service.plan(sign_in.caller).tier == "own":
             return None
-        return await self.result_of(ManagementUsageSummaryResponse, "get_usage_summary")
+        return await self.month()
+
+    async def month(self) -> ManagementUsageSummaryResponse:
+        """The account's use of this month, read once in a request."""
+        if "use_of_month" not in g:
+            g.use_of_month = await self.result_of(ManagementUsageSummaryResponse, "get_usage_summary")
+        found: ManagementUsageSummaryResponse = g.use_of_month
+        return found
 
     async def error(self, status: int, message: str, action: str) -> Response:
         """A page that says what is wrong, and what to do."""

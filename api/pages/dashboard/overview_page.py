@@ -8,7 +8,7 @@ from quart import Blueprint, Response, request
 from mailprobe.storage.records import DayCount
 
 from ...operations.list_jobs import ListsResponse
-from ...operations.usage import USAGE_DAYS, ManagementUsageSummaryResponse
+from ...operations.usage import USAGE_DAYS
 from ...quota.pricing import eur_up, overage_micros
 from ...results.advice import ANSWERS_BY_COLOUR
 from ..icons import KINDS, ChartDay, stacked_days
@@ -73,7 +73,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
 
     async def _month() -> dict[str, object]:
         account, plan = caller().account, frame.service.plan(caller())
-        usage = await frame.result_of(ManagementUsageSummaryResponse, "get_usage_summary")
+        usage = await frame.month()
         start, end, used = usage.period.start, usage.period.end, usage.calls_used
         passed_s = max(1.0, (frame.service.now() - start).total_seconds())
         projected = round(used * max(1.0, (end - start).total_seconds() / passed_s))

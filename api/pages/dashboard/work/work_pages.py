@@ -11,7 +11,6 @@ from mailprobe.storage.list_records import StoredList
 
 from ....lists.table import read_marks
 from ....operations.list_jobs import LISTED_MAX, ListResponse, ListsResponse, ListSummary
-from ....operations.usage import ManagementUsageSummaryResponse
 from ....quota.list_limits import NAME_CHARACTERS_MAX
 from ....quota.pricing import eur_up, overage_micros
 from ....refusals import InvalidRequest, ListNotFound
@@ -200,7 +199,7 @@ async def list_values(frame: Frame, found: ListResponse, stored: StoredList) -> 
 async def cost_values(frame: Frame, found: ListResponse) -> dict[str, object]:
     """What the list costs at most, beyond what the plan includes."""
     plan = frame.service.plan(caller())
-    usage = await frame.result_of(ManagementUsageSummaryResponse, "get_usage_summary")
+    usage = await frame.month()
     used, more = usage.calls_used, found.addresses
     cost = overage_micros(plan, used + more) - overage_micros(plan, used)
     minutes = more / max(1, plan.rate_limit_per_min * 0.9)
