@@ -69,9 +69,15 @@ def of_checks(service: Service) -> list[Trouble]:
         return []
     more = {"url": f"{OPERATOR_PAGE}#checks", "link": "See what to do"}
     if len(failed) == 1:
-        return [Trouble(f"One check fails: {failed[0].check}.", (), failed[0].found, **more)]
+        return [
+            Trouble(f"One check fails: {failed[0].check}.", (), _capital(failed[0].found), **more)
+        ]
     names = tuple(f"{each.check}: {each.found}" for each in failed[:SHOWN_MAX])
     return [Trouble(f"{len(failed)} checks of this machine fail.", names, **more)]
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _of_hosts(service: Service, *, for_operator: bool) -> list[Trouble]:

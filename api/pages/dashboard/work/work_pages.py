@@ -75,7 +75,7 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
         patience_s = frame.service.list_limits.patience_s
         return await frame.page(
             "lists.html", "Lists", lists=await shown_lists(frame, found.lists), text=text,
-            patience=rough_duration(patience_s), plan=frame.service.plan(caller()),
+            patience=rough_duration(patience_s) if patience_s else "not at all", plan=frame.service.plan(caller()),
             encodings=ENCODINGS, listed_max=LISTED_MAX,
         )  # fmt: skip
 
