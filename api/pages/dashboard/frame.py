@@ -298,7 +298,9 @@ class Frame:
     async def month(self) -> ManagementUsageSummaryResponse:
         """The account's use of this month, read once in a request."""
         if "use_of_month" not in g:
-            g.use_of_month = await self.result_of(ManagementUsageSummaryResponse, "get_usage_summary")
+            g.use_of_month = await self.result_of(
+                ManagementUsageSummaryResponse, "get_usage_summary"
+            )
         found: ManagementUsageSummaryResponse = g.use_of_month
         return found
 

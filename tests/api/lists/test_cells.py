@@ -85,3 +85,20 @@ async def test_a_column_without_addresses_is_refused_unless_it_is_named(
         assert "fewer than half are addresses (others: “Ann Lee”)" in refused.body["message"]
         assert "--column" not in refused.body["message"]
         assert (await send(shop, table, query="?column=email")).status == 202
+
+
+async def test_an_encoding_is_named_and_what_is_not_clear_is_guessed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    unclear = "First,Second\nknown@friendly.test,nobody@friendly.test\n"
+    async with open_list_shop() as shop:
+        western = "name,email\nJos\u00e9,known@friendly.test\n".encode("cp1252")
+        made = await send(shop, western, "?start=0&encoding=cp1250")
+        got = await shop.request("GET", f"{LISTS}/{made.body['list_id']}/results?format=csv")
+        assert "Jos\u00e9" in got.octets.decode()
+        got = await send(shop, western, "?encoding=rot13")
+        assert (got.status, "encoding must be one of utf-8, " in got.body["message"]) == (400, True)
+        got = await send(shop, unclear)
+        assert (got.status, "several columns of addresses" in got.body["message"]) == (400, True)
+        got = await send(shop, unclear, "?guess=1&start=0")
+        assert (got.status, got.body["columns"], got.body["addresses"]) == (202, ["First"], 1)
