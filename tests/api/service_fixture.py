@@ -47,12 +47,13 @@ MANAGEMENT = "/v1/management"
 class Unsteady:
     """A store that can be unavailable: every call fails while `away`, or the calls it names.
 
-    The calls in `throwing` raise a bug's exception.
+    `unavailable` is how. The calls in `throwing` raise a bug's exception.
     """
 
     def __init__(self, store: Any) -> None:
         self.store = store
         self.away: bool | set[str] = False
+        self.unavailable = StoreUnavailable
         self.throwing: set[str] = set()
         self.calls: list[str] = []
 
@@ -75,7 +76,7 @@ class Unsteady:
     async def _call(self, name: str, method: Any, arguments: Any, named: Any) -> Any:
         self.calls.append(name)
         if self.away is True or (isinstance(self.away, set) and name in self.away):
-            raise StoreUnavailable("the disk is gone")
+            raise self.unavailable("the disk is gone")
         if name in self.throwing:
             raise ArithmeticError("a bug")
         return await method(*arguments, **named)

@@ -185,33 +185,12 @@ async def test_a_refusal_has_the_status_the_body_and_the_headers_of_the_api(auto
             assert here.headers[name] == there.headers[name]
 
 
-async def test_a_hard_cap_is_402(autojump_clock, listener: Listener):
-    await listener.shop.change(hard_cap_micros=0)
-    await listener.shop.use_up(5_000, units=0)
-    got = await listener.call("verify_email")
-    assert (got.status, upstream(got)["error"]) == (402, "payment_required")
-    assert upstream(got)["hard_cap_eur"] == 0.0
-
-
 async def test_an_invalid_request_with_valid_params_is_the_operations_400(
     autojump_clock, listener: Listener
 ):
     """The arguments have the right types: the params are valid, but the request is not."""
     got = await listener.call("verify_email", {"email": "a", "webhook": "http://a.test"})
     assert (got.status, upstream(got)["error"]) == (400, "invalid_request")
-
-
-async def test_without_a_provider_the_portal_is_402(autojump_clock, listener: Listener):
-    got = await listener.call("create_billing_portal")
-    assert (got.status, upstream(got)["error"]) == (402, "no_billing_account")
-
-
-@pytest.mark.parametrize("away", [True, {"reserve"}], ids=["all", "reserve"])
-async def test_a_store_that_is_away_is_503(autojump_clock, listener: Listener, away):
-    listener.shop.store.away = away
-    got = await listener.call("verify_email", id_="a")
-    assert (got.status, upstream(got)["error"]) == (503, "quota_check_failed")
-    assert (got.headers["retry-after"], got.body["id"]) == ("1", "a")
 
 
 async def test_a_bug_of_an_operation_is_its_500(autojump_clock, listener: Listener, caplog):

@@ -145,11 +145,6 @@ async def test_a_management_tool_says_that_it_needs_the_other_key(
     assert "is a standard key" in text
 
 
-async def test_a_store_that_is_away_is_a_failed_call_too(autojump_clock, shop: RunningService):
-    shop.store.away = {"reserve"}
-    assert "quota_check_failed" in failure(await listener_of(shop, WIDE).call("verify_email"))
-
-
 async def test_without_a_key_nothing_is_called(autojump_clock, listener: Listener):
     wide = replace(listener, path=WIDE)
     got = await wide.rpc("tools/list", key="sk_live_unknown")

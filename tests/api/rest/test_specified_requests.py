@@ -12,7 +12,6 @@ import pytest
 import trio
 
 from mailprobe.api.jobs.delivery import Delivered
-from mailprobe.api.keys import mint
 from tests.api.jobs.test_worker import HOOK, promise, state_of
 from tests.api.mcp.tool_server import (
     NAMES,
@@ -135,13 +134,6 @@ async def test_management_keys_create_is_201_with_prefix_sk_live(
     assert (got.status, got.body["key"][:8], got.body["label"]) == (201, "sk_live_", "a")
 
 
-async def test_management_keys_create_is_429_at_the_limit(
-    autojump_clock, free_shop: RunningService
-):
-    await free_shop.manage("POST", "/keys")
-    assert (await free_shop.manage("POST", "/keys")).status == 429
-
-
 async def test_management_keys_delete_is_204_then_404(autojump_clock, shop: RunningService):
     made = (await shop.manage("POST", "/keys")).body
     assert (await shop.manage("DELETE", f"/keys/{made['id']}")).status == 204
@@ -157,12 +149,6 @@ async def test_management_usage_summary_fields(autojump_clock, shop: RunningServ
         "period", "calls_used", "calls_included", "calls_remaining", "overage_calls",
         "estimated_cost_eur", "tier",
     ]  # fmt: skip
-
-
-async def test_management_billing_portal_is_402_without_account(
-    autojump_clock, shop: RunningService
-):
-    assert (await shop.manage("POST", "/billing/portal")).status == 402
 
 
 async def test_openapi_json(autojump_clock, shop: RunningService):
@@ -311,26 +297,9 @@ async def test_management_tools_need_the_provisioning_key_header(
 # == Authentication ===========================================================================
 
 
-async def test_auth_1_every_endpoint_but_health_wants_a_key(autojump_clock, shop: RunningService):
-    for method, path in (("POST", VERIFY), ("POST", BATCH), ("POST", STREAM)):
-        assert (await shop.request(method, path, {}, key=None)).error == "missing_api_key"
-    assert (await shop.manage("GET", "/account", key=None)).error == "missing_api_key"
-
-
 async def test_auth_2_standard_keys_live_and_test_alike(autojump_clock, shop: RunningService):
     for prefix in ("sk_live_", "sk_test_"):
         assert (await shop.verify(key=await shop.new_key(prefix))).status == 200
-
-
-async def test_auth_3_a_key_of_the_wrong_type(autojump_clock, shop: RunningService):
-    assert (await shop.manage("GET", "/account", key=shop.key)).status == 403
-    got = await shop.verify(key=shop.provisioning)
-    assert (got.status, got.error) == (401, "invalid_api_key")
-
-
-async def test_auth_5_missing_and_invalid_keys(autojump_clock, shop: RunningService):
-    assert (await shop.verify(key=None)).error == "missing_api_key"
-    assert (await shop.verify(key=mint("sk_live_"))).error == "invalid_api_key"
 
 
 # == Errors ===================================================================================
@@ -374,14 +343,6 @@ async def test_error_404_not_found_lists_the_routes(autojump_clock, shop: Runnin
         assert f"https://api.test{route}" in got.body["action"]
 
 
-async def test_error_413_payload_too_large(autojump_clock, shop: RunningService):
-    for path in (VERIFY, BATCH, STREAM):
-        got = await shop.request(
-            "POST", path, {}, headers={"content-length": str(2 * 1024 * 1024 + 1)}
-        )
-        assert (got.status, got.error) == (413, "payload_too_large")
-
-
 async def test_error_429_rate_limit_exceeded(autojump_clock, free_shop: RunningService):
     await free_shop.batch(*["x"] * 10)
     await trio.sleep(12.5)
@@ -402,12 +363,6 @@ async def test_error_429_monthly_quota_exceeded(autojump_clock, free_shop: Runni
     assert got.body["reset_at"] == "2026-04-01T00:00:00Z"
     reset_in = datetime(2026, 4, 1, tzinfo=UTC) - free_shop.clock()
     assert int(got.headers["retry-after"]) == reset_in.total_seconds()
-
-
-async def test_error_503_quota_check_failed(autojump_clock, shop: RunningService):
-    shop.store.away = {"reserve"}
-    got = await shop.verify()
-    assert (got.status, got.error) == (503, "quota_check_failed")
 
 
 async def test_a_failing_layer_is_no_http_error(autojump_clock, shop: RunningService):

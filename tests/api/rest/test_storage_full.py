@@ -1,8 +1,6 @@
 """A full disk has one name in every answer; only a verification says that its quota is not known."""
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +8,8 @@ import pytest
 import trio.testing
 
 from mailprobe.api.http import listeners
-from mailprobe.storage.contract import StoreFull, StoreUnavailable
+from mailprobe.storage.contract import StoreFull
 from mailprobe.storage.sqlite.file import as_unavailable
-from mailprobe.storage.store import Store
-from tests.api.lists.test_lists import LISTS, open_list_shop, send
 
 PATH = Path("mailprobe.db")
 
@@ -33,42 +29,6 @@ def test_an_error_of_a_file_that_cannot_grow_is_a_full_store(tmp_path: Path) -> 
     assert isinstance(as_unavailable(OSError(28, "No space left on device"), PATH), StoreFull)
     for other in (OSError(13, "Permission denied"), sqlite3.OperationalError("locked")):
         assert not isinstance(as_unavailable(other, PATH), StoreFull)
-
-
-@contextmanager
-def full(monkeypatch: pytest.MonkeyPatch, *methods: str) -> Iterator[None]:
-    async def fail(*_: Any, **__: Any) -> Any:
-        raise StoreFull("the disk is full")
-
-    with monkeypatch.context() as patch:
-        for name in methods:
-            patch.setattr(Store, name, fail)
-        yield
-
-
-async def test_a_full_database_is_507_but_for_verifications(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with open_list_shop() as shop:
-        with full(monkeypatch, "create_list", "add_chunks", "reserve", "record_bounces"):
-            got = await send(shop)
-            assert (got.status, got.error) == (507, "storage_full")
-            assert got.headers["retry-after"] == "60"
-            verified = await shop.verify()
-            assert (verified.status, verified.error) == (503, "quota_check_failed")
-        assert (await send(shop)).status == 202
-
-
-async def test_another_failure_of_the_store_stays_503(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def fail(*_: Any, **__: Any) -> Any:
-        raise StoreUnavailable("locked")
-
-    async with open_list_shop() as shop:
-        monkeypatch.setattr(Store, "lists", fail)
-        got = await shop.request("GET", LISTS)
-        assert (got.status, got.error) == (503, "quota_check_failed")
 
 
 async def test_failures_to_accept_are_logged_at_most_once_a_second(
