@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.docs.pages import ROOT
+from tests.warm_commands import folder_of_commands
 
 RUN_S = 100  # an upper bound: on a busy machine a command took more than 20
 
@@ -17,7 +18,8 @@ def run(
 ) -> tuple[int, str]:
     """Run it to its end; exit code, and all that it output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAILPROBE_")}
-    env |= {"PATH": f"{sys.prefix}/bin{os.pathsep}{env['PATH']}", "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join((str(folder_of_commands()), f"{sys.prefix}/bin", env["PATH"]))
+    env |= {"PATH": path, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         words,
         cwd=place,
