@@ -13,7 +13,7 @@ from jinja2 import Environment
 from werkzeug.routing import Rule
 
 _compile = Rule.compile
-_compiled: dict[tuple[object, ...], dict[str, Any]] = {}  # the attributes that it sets
+_compiled: dict[tuple[object, ...], tuple[dict[str, Any], dict[str, Any]]] = {}
 
 
 def _copied(value: Any) -> Any:
@@ -21,7 +21,10 @@ def _copied(value: Any) -> Any:
 
 
 def _copy_compiled(rule: Rule) -> None:
-    """What `Rule.compile` does, with the parts of an equal rule if there is one."""
+    """What `Rule.compile` does, with the parts of an equal rule if there is one.
+
+    It sets attributes that nothing changes afterwards, and two methods.
+    """
     assert rule.map is not None
     defaults = tuple(sorted((rule.defaults or {}).items()))
     key = (
@@ -36,12 +39,17 @@ def _copy_compiled(rule: Rule) -> None:
     if made is None:
         before = {name: _copied(value) for name, value in vars(rule).items()}
         _compile(rule)
-        made = {name: value for name, value in vars(rule).items() if before.get(name) != value}
+        made = {}, {}
+        for name, value in vars(rule).items():
+            if isinstance(value, MethodType):
+                made[1][name] = value.__func__
+            elif before.get(name) != value:
+                made[0][name] = value
         _compiled[key] = made
         return
-    for name, value in made.items():
-        is_bound = isinstance(value, MethodType)
-        setattr(rule, name, value.__func__.__get__(rule) if is_bound else _copied(value))
+    vars(rule).update(made[0])
+    for name, function in made[1].items():
+        setattr(rule, name, function.__get__(rule))
 
 
 _environments: dict[type[Environment], Environment] = {}  # each service has an equal one

@@ -20,7 +20,6 @@ from mailprobe.api.billing.rules import (
 )
 from mailprobe.api.outbox.worker import Batch, Worker
 from mailprobe.api.quota.pricing import is_reported
-from mailprobe.api.serve import create_app
 from mailprobe.storage.records import Caller, OutboxMessage, Reservation
 from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.billing.fake_stripe import (
@@ -30,7 +29,7 @@ from tests.api.billing.fake_stripe import (
     open_fake_stripe,
     signed,
 )
-from tests.api.service_fixture import Unsteady, open_shop
+from tests.api.service_fixture import LazyApp, Unsteady, open_shop
 from tests.storage.fixed_clock import NOON, Clock, granted, make_caller, row
 
 ROOT = Path(__file__).parents[3]
@@ -152,7 +151,7 @@ async def open_billed(tier: Any = "free", secret: str | None = SECRET) -> AsyncI
             shop.store, stripe, webhook_secret=secret, dashboard_url=DASHBOARD, now=shop.clock,
             rng=random.Random(0), pace=QUICK,
         ) as payments:  # fmt: skip
-            shop.app = create_app(replace(shop.service, payments=payments))
+            shop.app = LazyApp(replace(shop.service, payments=payments))
             yield shop, fake
 
 

@@ -15,11 +15,17 @@ import pytest
 import trio
 
 from mailprobe.api.jobs.worker import JobQueue
-from mailprobe.api.serve import create_app
 from mailprobe.api.settings import WEBHOOK_RETRY_S
 from tests.api.jobs.test_worker import Receiver, working
 from tests.api.quota.test_abuse_money import KEYED, LEASE_S, wait_for_one
-from tests.api.service_fixture import VERIFY, HttpAnswer, KilledProcess, RunningService, open_shop
+from tests.api.service_fixture import (
+    VERIFY,
+    HttpAnswer,
+    KilledProcess,
+    LazyApp,
+    RunningService,
+    open_shop,
+)
 
 A_DAY_LATER = timedelta(hours=24, minutes=1)
 ALMOST_A_DAY = timedelta(hours=23, minutes=58)
@@ -74,7 +80,7 @@ async def test_a_kill_between_any_two_writes_of_a_later_repeat_makes_one_job(aut
         killed_process = KilledProcess(moment)
         async with trio.open_nursery() as the_dead, open_shop(kind=kind) as shop:
             shop.service = replace(shop.service, jobs=idle_board(shop))
-            shop.app = create_app(shop.service)
+            shop.app = LazyApp(shop.service)
             first = await submit(shop)
             shop.clock.set(shop.clock() + A_DAY_LATER)
             ended = trio.Event()
@@ -103,7 +109,7 @@ async def test_a_kill_between_any_two_writes_of_a_later_repeat_makes_one_job(aut
 async def test_of_requests_at_the_same_time_one_makes_the_job(autojump_clock, kind):
     async with open_shop(kind=kind) as shop:
         shop.service = replace(shop.service, jobs=idle_board(shop))
-        shop.app = create_app(shop.service)
+        shop.app = LazyApp(shop.service)
         answers: list[HttpAnswer] = []
 
         async def submit_at_once() -> None:
@@ -122,7 +128,7 @@ async def test_a_request_that_comes_back_to_life_makes_no_second_job(autojump_cl
     """The first request stalled until its lease ended, and a repeat has made the job."""
     async with open_shop(kind=kind) as shop:
         shop.service = replace(shop.service, jobs=idle_board(shop))
-        shop.app = create_app(shop.service)
+        shop.app = LazyApp(shop.service)
         create_job, held_up, go_on = shop.store.store.create_job, trio.Event(), trio.Event()
 
         async def late(*arguments: Any, **named: Any) -> Any:

@@ -5,9 +5,9 @@ from typing import Any
 
 import trio.testing
 
-from mailprobe.api.serve import create_app
 from tests.api.lists.test_lists import LISTS, ended, open_list_shop, rows_of, send
 from tests.api.sandbox.test_test_keys import assert_untouched
+from tests.api.service_fixture import LazyApp
 
 SANDBOX = "email\nfull@sandbox.test\nundeliverable@sandbox.test\nknown@friendly.test\n"
 ON_A_LIST = (
@@ -36,7 +36,7 @@ async def test_lists_and_jobs_of_the_other_kind_are_not_found(
         keys = shop.key, await shop.new_key("sk_test_")
         made: list[tuple[str, str]] = []
         shop.service = replace(shop.service, jobs=Idle())
-        shop.app = create_app(shop.service)
+        shop.app = LazyApp(shop.service)
         for key in keys:
             sent = await send(shop, SANDBOX, "?start=0", key=key)
             job = await shop.request(

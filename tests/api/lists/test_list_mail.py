@@ -10,12 +10,11 @@ from mailprobe.api.alerts.list_mail import DoneList, compose_list, from_body, to
 from mailprobe.api.alerts.sender import open_alerts
 from mailprobe.api.alerts.thresholds import Unwritable
 from mailprobe.api.quota.plans import PLANS
-from mailprobe.api.serve import create_app
 from mailprobe.storage.records import Account
 from tests.api.alerts.alerts_fixture import Mailbox
 from tests.api.lists.test_lists import ended, open_list_shop, send
 from tests.api.pages.test_dashboard import signed_in
-from tests.api.service_fixture import PLACES, START
+from tests.api.service_fixture import PLACES, START, LazyApp
 
 Clock = trio.testing.MockClock
 DONE = DoneList("1-2", "people.csv", 3, 2, 0, 1, START)
@@ -33,7 +32,7 @@ async def test_a_list_is_mailed_when_it_is_done_if_that_is_wanted(
             rng=random.Random(1), mailer=box,
         )  # fmt: skip
         async with alerts as sender:
-            shop.app = create_app(replace(shop.service, alerts=sender))
+            shop.app = LazyApp(replace(shop.service, alerts=sender))
             visitor = await signed_in(shop)
             list_id = (await send(shop, query="?start=0&name=people.csv")).body["list_id"]
             page = (await visitor.get(f"/lists/{list_id}")).octets

@@ -30,11 +30,10 @@ from mailprobe.api.operations.list_jobs import ListResponse
 from mailprobe.api.quota.list_limits import ACCOUNT_DOWNLOADS_MAX, ROWS_MAX, ListLimits
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.reader import chunks
-from mailprobe.api.serve import create_app
 from mailprobe.bench.world.faults import Late
 from mailprobe.bench.world.mail_host import MailHost
 from tests.api.jobs.test_worker import Receiver, working
-from tests.api.service_fixture import RunningService, open_shop
+from tests.api.service_fixture import LazyApp, RunningService, open_shop
 from tests.seeds import seeds
 
 LISTS = "/v1/lists"
@@ -49,7 +48,7 @@ async def working_lists(shop: RunningService, seed: int = 0) -> AsyncIterator[An
         shop.service.quota, rng=random.Random(seed), wake_jobs=lambda: None
     ) as queue:
         shop.service = replace(shop.service, lists=queue)
-        shop.app = create_app(shop.service)
+        shop.app = LazyApp(shop.service)
         yield queue
 
 

@@ -22,7 +22,6 @@ from mailprobe.api.quota.list_limits import BOUNDS, ListLimits
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.quota.self_protection import SelfProtection
 from mailprobe.api.refusals import Refusal
-from mailprobe.api.serve import create_app
 from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.storage.contract import StoreFull
 from tests.api.lists.test_lists import LISTS, send
@@ -38,7 +37,7 @@ from tests.api.refusals.transports import (
     refused_by,
     unspoiled,
 )
-from tests.api.service_fixture import FORM_ORIGIN, KilledProcess
+from tests.api.service_fixture import FORM_ORIGIN, KilledProcess, LazyApp
 
 Patch = pytest.MonkeyPatch
 Arranges = Callable[[World, Patch], Awaitable[None]]
@@ -103,7 +102,7 @@ async def send_lists_fast(world: World, patch: Patch) -> None:
 async def have_no_room_for_lists(world: World, patch: Patch) -> None:
     plans = {**PLANS, "builder": replace(PLANS["builder"], lists_mib=0)}
     world.shop.service = replace(world.shop.service, plans=plans)
-    world.shop.app = create_app(world.shop.service)
+    world.shop.app = LazyApp(world.shop.service)
 
 
 async def check_often(world: World, patch: Patch) -> None:

@@ -12,13 +12,12 @@ from urllib.parse import urlencode
 import trio
 
 from mailprobe.api.alerts.smtp_relay import ACCEPTED, SendResult
-from mailprobe.api.serve import create_app
 from mailprobe.api.sign_in.mails import open_sign_in_mails
 from mailprobe.storage.people.people import Person, Role
 from mailprobe.storage.people.sign_ins import NewSignIn
 from mailprobe.storage.records import COMMAND_LINE
 from tests.api.alerts.alerts_fixture import Mailbox
-from tests.api.service_fixture import PLACES, HttpAnswer, RunningService, open_shop
+from tests.api.service_fixture import PLACES, HttpAnswer, LazyApp, RunningService, open_shop
 
 HOME = "/dashboard"
 FORM = {"content-type": "application/x-www-form-urlencoded"}
@@ -158,5 +157,5 @@ async def open_people_shop(
         ) as mails,
     ):
         shop.service = replace(shop.service, sign_in_mails=mails)
-        shop.app = create_app(shop.service)
+        shop.app = LazyApp(shop.service)
         yield PeopleShop(shop, box)
