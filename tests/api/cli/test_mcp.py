@@ -19,24 +19,31 @@ from mcp_types import CallToolResult, TextContent
 from mailprobe.api.cli import main
 from mailprobe.api.cli.toolserver.lines import LINE_OCTETS_MAX
 from mailprobe.bench.lab import Lab
+from tests import warm_process
 from tests.api.cli.test_clean import names_in, written
 from tests.api.cli.test_serve import COMMAND, environment
+from tests.warm_commands import folder_of_commands
 from tests.warm_lab import start_lab
+from tests.warm_process import WarmProcess
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
 PONG = b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
 
 
+MCP = ["mailprobe.api.cli", "mcp"]
+
+
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
+    warm_process.preload("mailprobe.api.cli.toolserver.protocol")
     with start_lab() as lab:
         yield lab
 
 
 @contextmanager
 def started(place: Path, lab: Lab, **more: str) -> Iterator["subprocess.Popen[bytes]"]:
-    with subprocess.Popen(
-        [*COMMAND, "mcp"], cwd=place, env={**environment(place, lab), **more},
+    with WarmProcess(
+        MCP, cwd=place, env={**environment(place, lab), **more},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
         try:
@@ -50,7 +57,7 @@ async def test_the_official_client_verifies_and_cleans(tmp_path: Path, lab: Lab,
     good, bad = lab.addresses["deliverable"][0], lab.addresses["undeliverable"][0]
     path = written(tmp_path / "list.csv", f"email\n{good}\n{bad}\n")
     server = StdioServerParameters(
-        command=COMMAND[0], args=[*COMMAND[1:], "mcp"], cwd=str(tmp_path),
+        command=str(folder_of_commands() / "mailprobe"), args=["mcp"], cwd=str(tmp_path),
         env=environment(tmp_path, lab),
     )  # fmt: skip
     with trio.fail_after(60):
@@ -90,8 +97,8 @@ def test_the_end_of_the_input_ends_it_and_nothing_else_is_on_the_output(tmp_path
 def test_the_streams_may_be_files(tmp_path: Path, lab: Lab):
     (tmp_path / "in").write_bytes(PING)
     with (tmp_path / "in").open("rb") as source, (tmp_path / "out").open("wb") as sink:
-        done = subprocess.run(
-            [*COMMAND, "mcp"], cwd=tmp_path, env=environment(tmp_path, lab),
+        done = warm_process.run(
+            MCP, cwd=tmp_path, env=environment(tmp_path, lab),
             stdin=source, stdout=sink, stderr=subprocess.PIPE, timeout=60,
         )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
@@ -100,8 +107,8 @@ def test_the_streams_may_be_files(tmp_path: Path, lab: Lab):
 
 def test_an_input_that_cannot_be_read_is_one_line(tmp_path: Path, lab: Lab):
     written = os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT)
-    done = subprocess.run(
-        [*COMMAND, "mcp"], cwd=tmp_path, env=environment(tmp_path, lab),
+    done = warm_process.run(
+        MCP, cwd=tmp_path, env=environment(tmp_path, lab),
         stdin=written, capture_output=True, timeout=60,
     )  # fmt: skip
     os.close(written)
@@ -111,8 +118,8 @@ def test_an_input_that_cannot_be_read_is_one_line(tmp_path: Path, lab: Lab):
 
 def test_the_input_may_be_a_terminal(tmp_path: Path, lab: Lab):
     ours, theirs = os.openpty()
-    process = subprocess.Popen(
-        [*COMMAND, "mcp"], cwd=tmp_path, env=environment(tmp_path, lab),
+    process = WarmProcess(
+        MCP, cwd=tmp_path, env=environment(tmp_path, lab),
         stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     with process:
