@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from _pytest.runner import runtestprotocol
 from hypothesis import settings
 from trio.testing import MockClock
 
@@ -116,7 +115,9 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
     Its duration is that of the whole test. What fails or is skipped in its set-up is sent as ever.
     """
-    reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    runner = item.config.pluginmanager.getplugin("runner")
+    assert runner is not None
+    reports = runner.runtestprotocol(item, log=False, nextitem=nextitem)
     for report in reports:
         if report.when == "call":
             report.duration = sum(each.duration for each in reports)

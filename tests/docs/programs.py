@@ -7,8 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.api.warm_commands import folder_of_commands
 from tests.docs.pages import ROOT
-from tests.warm_commands import folder_of_commands
 
 RUN_S = 100  # an upper bound: on a busy machine a command took more than 20
 

@@ -40,10 +40,10 @@ from mailprobe.engine.smtp.tolerance.host import SESSION_FIRST
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.engine.smtp.egress.worlds import Control
-from tests.seeds import seeds
+from tests.seeds import ALL, seeds
 
 SEEDS_TRUE_MIN = seeds(9)
-SEEDS_KNOWN = range(9, 11)
+SEEDS_KNOWN = range(9, 11 if ALL else 10)
 RECHECK = Recheck(passes=2, after_s=(300.0,), patience_s=4 * 3600.0)  # as a list job has it
 THREE = Egresses((Egress("a"), Egress("b"), Egress("c", weight=0.5)))
 SETTLED_S = 30.0  # after which nothing of an engine is under way
@@ -228,6 +228,8 @@ async def test_no_verdict_is_wrong_whichever_egress_asks(autojump_clock, kind):
     """
     wrong: Counter[str] = Counter()
     for seed, way in enumerate(WAYS):
+        if not ALL and (seed + KINDS.index(kind)) % len(WAYS):
+            continue  # each kind in one way, each way with a third of the kinds
         simulated = await simulate(kind, way, seed, changes_egress=True)
         for address, status in simulated.verdicts:
             if status not in HONEST[address.truth] | believed(simulated, way):

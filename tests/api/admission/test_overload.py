@@ -79,7 +79,7 @@ def start(nursery: trio.Nursery, rate: float) -> Flood:
     return Flood(AdmissionQueue(), store)
 
 
-@pytest.mark.parametrize("rate", [300, 1_000, 2_000])
+@pytest.mark.parametrize("rate", [300, 1_000])
 async def test_three_times_the_load_is_rejected_and_the_rest_is_admitted(
     autojump_clock, flood, rate
 ):

@@ -109,9 +109,9 @@ async def open_billed(tmp_path: Path) -> AsyncIterator[Billed]:
 async def test_portals_events_and_jobs_are_done_once_whatever_is_killed(tmp_path: Path) -> None:
     """One service for all cases: setting one up takes longer than killing it."""
     async with open_billed(tmp_path) as billed:
-        await kill_portal(billed, PORTAL, 1)
-        await kill_portal(billed, PORTAL_BY_TOOL, 3)
-        for step, (kind, becomes) in zip((1, 3), EVENTS.items(), strict=True):
+        await kill_portal(billed, PORTAL, 2)
+        await kill_portal(billed, PORTAL_BY_TOOL, 4)
+        for step, (kind, becomes) in zip((2, 4), EVENTS.items(), strict=True):
             await kill_event(billed, kind, becomes, step)
         await kill_job(billed)
 

@@ -22,7 +22,7 @@ from mailprobe.bench.lab import Lab
 from tests import warm_process
 from tests.api.cli.test_clean import names_in, written
 from tests.api.cli.test_serve import COMMAND, environment
-from tests.warm_commands import folder_of_commands
+from tests.api.warm_commands import folder_of_commands
 from tests.warm_lab import start_lab
 from tests.warm_process import WarmProcess
 

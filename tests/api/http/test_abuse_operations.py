@@ -139,7 +139,7 @@ def test_bodies_that_never_end_hold_64_mib_at_most(place: Place, with_key: bool)
         until_ok_is(service, True)
         pid, before_mib = service.process.pid, rss_mib(service.process.pid)
         crowd = []
-        for number in range(300):
+        for number in range(150):
             path = "/v1/email/verify/batch" if number % 2 else "/v1/billing/stripe"
             head = f"POST {path} HTTP/1.1\r\nHost: a.test\r\n{authorization}"
             crowd.append(socket.create_connection(("127.0.0.1", service.port)))

@@ -16,11 +16,10 @@ from mailprobe.api.jobs import worker as jobs_module
 from mailprobe.api.jobs.delivery import Delivered
 from mailprobe.api.jobs.rules import WebhookTarget
 from mailprobe.api.jobs.worker import INTERNAL_TRIES_MAX, LEASE_S, open_jobs
-from mailprobe.api.serve import create_app
 from mailprobe.api.settings import WEBHOOK_RETRY_S
 from mailprobe.bench.world.host_profiles import new_host
 from mailprobe.engine import open_answers
-from tests.api.service_fixture import VERIFY, RunningService, open_shop
+from tests.api.service_fixture import VERIFY, LazyApp, RunningService, open_shop
 from tests.api.stores import KIND
 from tests.seeds import seeds
 
@@ -64,7 +63,7 @@ async def working(shop: RunningService, receiver: Receiver, seed: int = 0) -> As
         retry_s=WEBHOOK_RETRY_S, rng=random.Random(seed),
     ) as board:  # fmt: skip
         shop.service = replace(shop.service, jobs=board)
-        shop.app = create_app(shop.service)
+        shop.app = LazyApp(shop.service)
         yield board
 
 
@@ -253,7 +252,7 @@ async def test_it_is_tried_ten_times_over_three_days_with_the_same_bytes(
     autojump_clock, monkeypatch
 ):
     # 140,000 polls for abandoned jobs take ten seconds of CPU, and minutes with a database
-    monkeypatch.setattr(jobs_module, "POLL_S", 60.0 if KIND == "memory" else 900.0)
+    monkeypatch.setattr(jobs_module, "POLL_S", 900.0)
     async with open_working_shop() as (shop, receiver):
         receiver.answer = lambda host: Delivered(500, None, None, 5)
         job_id = (await promise(shop, body={"webhook_secret": "a secret"})).body["job_id"]
@@ -327,10 +326,10 @@ async def test_a_customers_receiver_that_hangs_delays_no_other_customer(autojump
         assert at - began < 1
 
 
-async def test_a_thousand_jobs_are_a_thousand_deliveries(autojump_clock):
+async def test_many_jobs_are_as_many_deliveries(autojump_clock):
     async with open_working_shop("scale") as (shop, receiver):
         ids = set()
-        for n in range(1_000):
+        for n in range(250):
             host = f"{n % 50}.test"
             ids.add((await promise(shop, f"x{n}", hook=f"https://{host}/")).body["job_id"])
         await trio.sleep(60)

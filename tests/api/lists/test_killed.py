@@ -40,8 +40,8 @@ PLANS = """
 rate_limit_per_min = 1_000_000
 monthly_calls = 1_000_000
 """
-ADDRESSES = 1_000
-KILLED_AFTER = 200  # answers
+ADDRESSES = 400
+KILLED_AFTER = 100  # answers
 NOT_TAKEN_MAX = ADDRESSES // 10  # where wrong addresses and random ones are more than a host takes
 EXTENDED_S = 240  # less than what a clock that was ahead may write
 STRETCH = (

@@ -11,11 +11,10 @@ from mailprobe.api.lists.upload import ListReader
 from mailprobe.api.quota.list_limits import BOUNDS
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.api.rest.idempotency import UPLOAD_LEASE_S
-from mailprobe.api.serve import create_app
 from mailprobe.storage.contract import OutcomeUnknown
 from mailprobe.storage.list_records import ListChunk
 from tests.api.lists.test_lists import LISTS, PEOPLE, ended, many, open_list_shop, rows_of, send
-from tests.api.service_fixture import RunningService
+from tests.api.service_fixture import LazyApp, RunningService
 
 KEY = {"idempotency-key": "march"}
 
@@ -182,7 +181,7 @@ async def test_the_size_of_all_lists_is_limited_by_the_tier(
     async with open_list_shop() as shop:
         plans = {**PLANS, "scale": replace(PLANS["scale"], lists_mib=1)}
         shop.service = replace(shop.service, plans=plans)
-        shop.app = create_app(shop.service)
+        shop.app = LazyApp(shop.service)
         wide = "email,note\n" + "".join(f"a{n}@friendly.test,{'x' * 1000}\n" for n in range(600))
         first = await send(shop, wide, "?start=0")
         assert first.status == 202
@@ -200,7 +199,7 @@ async def test_a_list_of_a_revoked_key_says_why_it_pauses(
 ) -> None:
     async with open_list_shop() as shop:
         key = await shop.new_key("sk_live_")
-        list_id = (await send(shop, many(5000), key=key)).body["list_id"]
+        list_id = (await send(shop, many(2000), key=key)).body["list_id"]
         await shop.store.revoke_key(None, (await shop.caller(key)).key.id)
         paused = await ended(shop, list_id)
         assert (paused["status"], paused["cause"]) == ("paused", "key_revoked")

@@ -15,6 +15,7 @@ from mailprobe.api.lists.worker import LEASE_S, ListQueue, open_lists
 from mailprobe.api.operations.table import description
 from mailprobe.api.quota.set_aside import HOST_WAIT_S_MAX, TURN_CHUNKS, TURN_S, ReturnTurns
 from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.storage.list_records import PATIENCE_S
 from tests.api.lists.test_lists import (
     LISTS,
     causes_of,
@@ -137,7 +138,7 @@ async def test_an_address_that_waits_when_the_patience_ends_has_its_result_then(
 async def test_a_list_that_was_resumed_has_its_whole_patience_again(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Paused for a night, a list would else have none left."""
+    """Paused for longer than it, a list would else have none left."""
     async with open_list_shop() as shop:
         add_host(shop)
         list_id = (await send(shop, former_staff())).body["list_id"]
@@ -145,7 +146,7 @@ async def test_a_list_that_was_resumed_has_its_whole_patience_again(
         assert (await shop.request("POST", f"{LISTS}/{list_id}/pause")).status == 200
         paused = await shown(shop, list_id)
         assert (paused["stage"], paused["waits_for"]) == (None, [])
-        await trio.sleep(DAY_S)
+        await trio.sleep(2 * PATIENCE_S)
         await shop.request("POST", f"{LISTS}/{list_id}/resume")
         await done(shop, list_id, within_s=4 * 3600)
         assert (await check_whole(shop, list_id))["host_budget"] == 0

@@ -44,7 +44,7 @@ PATIENCE_S = 60.0
 # Cases; each has one service, which waits half a second for the lease of a killed request.
 AT_IDEMPOTENCY = 4
 AGAIN_S = 0.05
-EVERY = min(5, stride(1))  # write is tried
+EVERY = min(8, stride(1))  # write is tried
 HOST = [("Host", "a.test")]
 VERIFY, BATCH, KEYS = "/v1/email/verify", "/v1/email/verify/batch", "/v1/management/keys"
 LISTS = "/v1/lists?start=0"

@@ -464,7 +464,7 @@ def test_every_suite_is_documented() -> None:
 SMALL: dict[str, dict[str, object]] = {  # suite -> what makes it small
     "wire": {"SESSIONS": 2},
     "replies": {"HOT": 10, "COLD": 1, "AFRESH": 1},
-    "clean": {"CSV_ROWS": 200, "SHEET_ROWS": 100, "COLD": ((100, 10), (3_000, 300))},
+    "clean": {"CSV_ROWS": 200, "SHEET_ROWS": 100, "COLD": ((100, 10), (400, 40))},
     "fair_queue": {"TURNS": 10, "ACCOUNTS": (1, 10, 100)},
     "lists": {"LOOK_UPS": 100, "NEW_DOMAINS": 10},
 }

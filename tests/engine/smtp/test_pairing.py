@@ -20,6 +20,7 @@ from mailprobe.engine.smtp.pairing import (
 )
 from mailprobe.engine.smtp.wire import SmtpReply
 from tests.engine.engine_runs import open_checked_engine, verify
+from tests.seeds import pairs
 
 ASKED = {"ann@shop.test", "joann@shop.test", "ann@shop.test.example"}
 
@@ -167,10 +168,9 @@ def renaming_host(offer: tuple[str, ...], *, names_accepted: bool, latency_s: fl
 
 
 @pytest.mark.parametrize("offer", [EHLO_LINES, NO_PIPELINING], ids=["pipelined", "in step"])
-@pytest.mark.parametrize("asked", ["list", "requests", "one by one"])
+@pytest.mark.parametrize(("asked", "case"), pairs(["list", "requests", "one by one"], TEXTS))
 @pytest.mark.parametrize("names_accepted", [True, False], ids=["names all", "names refused"])
 @pytest.mark.parametrize("latency_s", [0.0, 0.05])
-@pytest.mark.parametrize("case", TEXTS)
 async def test_a_host_that_renames_its_recipients_is_read_right(
     autojump_clock, offer, asked, names_accepted, latency_s, case
 ):

@@ -16,9 +16,11 @@ KINDS = list(BUILDERS)
 
 
 def seeds_of(kind: str) -> list[int]:
-    """All that are recorded of a kind of hosts; of a sequence one of the ways, unless all are tried."""
-    if ALL or kind in HOSTS:
+    """All that are recorded, or a third of a kind of hosts and one of the ways of a sequence."""
+    if ALL:
         return list(recorded_seeds(kind))
+    if kind in HOSTS:
+        return list(recorded_seeds(kind))[KINDS.index(kind) % 3 :: 3]
     return [KINDS.index(kind) % len(WAYS)]
 
 

@@ -27,6 +27,7 @@ from tests.api.cli.cleaning.test_passes import HEADER
 from tests.api.cli.test_clean import ROOT, rows_of
 from tests.api.service_process import make_place, running
 from tests.engine.engine_runs import open_test_engine
+from tests.seeds import pairs
 from tests.warm_lab import start_lab
 
 PLANS = """
@@ -34,6 +35,7 @@ PLANS = """
 rate_limit_per_min = 1_000_000
 """
 ORDERS = ("shuffled", "first", "last", "alone")
+PROFILES = ("unanswered", "unreachable", "refused", "silent", "closing")
 
 
 def in_order(order: str, dead: list[str], healthy: list[str]) -> list[str]:
@@ -44,8 +46,7 @@ def in_order(order: str, dead: list[str], healthy: list[str]) -> list[str]:
     return {"first": [*dead, *healthy], "last": [*healthy, *dead], "alone": dead}[order]
 
 
-@pytest.mark.parametrize("profile", ["unanswered", "unreachable", "refused", "silent", "closing"])
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("profile", "order"), pairs(PROFILES, ORDERS))
 @pytest.mark.parametrize("interrupted", [False, True])
 async def test_each_address_is_answered_whatever_the_host_does(
     autojump_clock: trio.abc.Clock, tmp_path: Path, profile: str, order: str, interrupted: bool
@@ -55,7 +56,7 @@ async def test_each_address_is_answered_whatever_the_host_does(
         for place in range(10):
             network.add(f"healthy{place}.test", new_host("postfix"))
         dead = [f"known{number}@dropped.test" for number in range(250)]
-        healthy = [f"known{n}@healthy{place}.test" for place in range(10) for n in range(50)]
+        healthy = [f"known{n}@healthy{place}.test" for place in range(10) for n in range(20)]
         addresses = DistinctAddresses()
         for address in in_order(order, dead, healthy):
             addresses.add(address)

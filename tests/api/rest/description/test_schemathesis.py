@@ -17,7 +17,7 @@ from mailprobe.api.operations.verify import LIVE
 from tests.api.service_process import Credentials, make_place, running
 from tests.warm_lab import start_lab
 
-EXAMPLES_MAX = 20  # of an operation; fewer may miss all that is accepted; one round, so that every machine tries the same
+EXAMPLES_MAX = 10  # of an operation; fewer may miss all that is accepted; one round, so that every machine tries the same
 PATIENCE_S = 600.0  # a round takes half a minute, on a busy machine many times that
 
 # wide limits, so that few requests are refused; test_edges.py tests the limits

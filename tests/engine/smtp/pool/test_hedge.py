@@ -21,6 +21,7 @@ from tests.engine.engine_runs import (
     verify,
 )
 from tests.engine.stream.streams import collect
+from tests.seeds import pairs
 
 
 def two_exchanges(network: FakeNetwork, first: MailHost, second: MailHost, domain: str) -> None:
@@ -57,8 +58,7 @@ def recipients_of(host: MailHost) -> list[str]:
     return [mailbox for session in host.record.sessions for mailbox in session.recipients]
 
 
-@pytest.mark.parametrize("backup", BACKUPS)
-@pytest.mark.parametrize("slow", CONNECTED)
+@pytest.mark.parametrize(("backup", "slow"), pairs(BACKUPS, CONNECTED))
 @pytest.mark.parametrize("delay_s", [0.15, 0.28, 0.4, 0.9])
 @pytest.mark.parametrize("deferred_start", [False, True], ids=["requests", "list"])
 async def test_a_slow_exchange_answers_for_itself(

@@ -8,6 +8,7 @@ import re
 import time
 from collections import Counter
 from functools import cache
+from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -27,6 +28,7 @@ from mailprobe.engine.smtp.replies.rules import (
 )
 from mailprobe.engine.smtp.wire import ReplyReader, SmtpReply
 from tests.engine.smtp.replies.reply_rows import ALL_ROWS, COLLECTIONS, ROWS, VERDICTS, reply_of
+from tests.seeds import ALL
 
 RULES = load_rules()
 
@@ -438,6 +440,11 @@ def words_of_entries(*english: str) -> list[str]:
     return [word.rstrip("*").replace("_", " ") for e in english for word in LEXICON[e].split()]
 
 
+def some_of(verbs: list[str], noun: str) -> list[str]:
+    """A third of the verbs, unless all are tried; each has some nouns."""
+    return verbs if ALL else verbs[crc32(noun.encode()) % 3 :: 3]
+
+
 ABSENT = words_of_entries("unknown", "not exist", "not found", "invalid")
 
 
@@ -445,7 +452,7 @@ ABSENT = words_of_entries("unknown", "not exist", "not found", "invalid")
     "noun", words_of_entries("user", "recipient", "mailbox", "account", "address")
 )
 def test_a_mailbox_that_is_absent_in_any_tongue(noun: str):
-    for verb in ABSENT:
+    for verb in some_of(ABSENT, noun):
         assert at_rcpt(f"550 {noun} {verb}").meaning is Meaning.NO_MAILBOX, verb
 
 
@@ -453,7 +460,8 @@ def test_a_mailbox_that_is_absent_in_any_tongue(noun: str):
     "owner", [*words_of_entries("sender", "client", "database", "policy"), "IP", "PTR"]
 )
 def test_an_absent_thing_other_than_the_mailbox_condemns_in_no_language(owner: str):
-    for verb in [*ABSENT, *words_of_entries("unavailable", "disabled", "rejected", "blocked")]:
+    blamed = words_of_entries("unavailable", "disabled", "rejected", "blocked")
+    for verb in some_of([*ABSENT, *blamed], owner):
         for text in (f"{owner} {verb}", f"{words_of_entries('address')[0]} {owner} {verb}"):
             assert at_rcpt(f"550 {text}").meaning not in CONDEMNS, text
 
