@@ -5,9 +5,10 @@ It never sends queries itself.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 
 import dns.edns
 import dns.exception
@@ -20,6 +21,7 @@ import dns.rrset
 
 from .resolver_faults import ResolverFaults, Unavailable
 
+RRSETS_KEPT = 1_000
 QUERIES_KEPT = 100_000  # different questions counted
 CHAIN_MAX = 20  # steps of CNAME that are put into one answer
 HTML = b"<!DOCTYPE html><html><body>Please sign in to the network</body></html>"
@@ -220,8 +222,14 @@ def _records(name: str, known: Name, kind: str) -> list[dns.rrset.RRset]:
     return [_rrset(name, known.ttl_s, kind, lines)]
 
 
-def _rrset(name: str, ttl_s: int, kind: str, texts: Sequence[str]) -> dns.rrset.RRset:
-    return dns.rrset.from_text_list(f"{name}.", ttl_s, "IN", kind, texts)
+def _rrset(name: str, ttl_s: int, kind: str, texts: Iterable[str]) -> dns.rrset.RRset:
+    return _read_rrset(f"{name}.", ttl_s, kind, tuple(texts))
+
+
+@lru_cache(maxsize=RRSETS_KEPT)
+def _read_rrset(name: str, ttl_s: int, kind: str, texts: tuple[str, ...]) -> dns.rrset.RRset:
+    """Nothing changes it: the same absence and the same exchange are in most answers."""
+    return dns.rrset.from_text_list(name, ttl_s, "IN", kind, texts)
 
 
 def _plain(name: str) -> str:
