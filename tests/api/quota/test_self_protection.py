@@ -69,6 +69,7 @@ def of_two_at_one_place(cause: VerdictCause) -> Noted:
 
 
 # The row, what the probe finds, and whether that makes the process blind.
+ONE_REFUSED = row_of(REFUSED)[:1]
 CONCLUSIONS: list[tuple[Noted, bool | None, bool]] = [
     *((of_one(cause), None, False) for cause in (REFUSED, NO_RESOLVER, SILENT)),
     *((of_one(cause), True, False) for cause in (REFUSED, NO_RESOLVER, SILENT)),
@@ -82,7 +83,7 @@ CONCLUSIONS: list[tuple[Noted, bool | None, bool]] = [
     (of_two_at_one_place(REFUSED), None, False),
     ([("a", row_of(REFUSED) * 10), ("b", row_of(REFUSED)[: RESULTS_MIN // 2 - 1])], None, False),
     ([(f"a{n}", [each]) for n, each in enumerate(row_of(REFUSED))], True, True),
-    ([(f"a{n}", row_of(REFUSED)[:1]) for n in range(2 * ACCOUNTS_MAX)], None, False),
+    ([(f"a{n}", ONE_REFUSED) for n in range(2 * ACCOUNTS_MAX)], None, False),
 ]
 
 

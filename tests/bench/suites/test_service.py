@@ -14,7 +14,7 @@ from mailprobe.bench.harness.tables import verdict_on
 from mailprobe.bench.lab import Lab
 from mailprobe.bench.load.empty_route import PATH as EMPTY
 from mailprobe.bench.load.load_generator import Flooded
-from mailprobe.bench.load.service_process import PLANS, ServiceFailed, start_service
+from mailprobe.bench.load.service_process import PLANS, ServiceFailed, ServiceProcess, start_service
 from mailprobe.bench.suites.serving.service import (
     OverloadTurn,
     measure,
@@ -73,20 +73,24 @@ def test_the_service_suite_has_every_figure_and_only_right_verdicts(
         os.kill(service.pid, 0)
 
 
-def test_every_way_to_ask_has_its_cost(tmp_path: Path, lab: Lab) -> None:
+@pytest.fixture(scope="module")
+def service(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    with start_service(lab.env, tmp_path_factory.mktemp("service"), plans=PLANS) as service:
+        yield service
+
+
+def test_every_way_to_ask_has_its_cost(service: ServiceProcess, lab: Lab) -> None:
     domains = [text.partition("@")[2] for text in lab.addresses["deliverable"]]
-    with start_service(lab.env, tmp_path, plans=PLANS) as service:
-        figures = measure_requests(service, domains, rounds=1, size=4)
+    figures = measure_requests(service, domains, rounds=1, size=4)
     assert len({figure.what for figure in figures}) == len(figures)
     assert all(figure.value > 0 for figure in figures)
     assert all(figure.cpu_us for figure in figures if "one core" in figure.unit)
 
 
-def test_the_empty_route_wants_a_key_and_is_in_no_product(tmp_path: Path, lab: Lab) -> None:
-    with start_service(lab.env, tmp_path, plans=PLANS) as service:
-        key = {"Authorization": f"Bearer {service.key}"}
-        assert httpx.get(service.url + EMPTY, headers=key, trust_env=False).text == "{}"
-        assert httpx.get(service.url + EMPTY, trust_env=False).status_code == 401
+def test_the_empty_route_wants_a_key_and_is_in_no_product(service: ServiceProcess) -> None:
+    key = {"Authorization": f"Bearer {service.key}"}
+    assert httpx.get(service.url + EMPTY, headers=key, trust_env=False).text == "{}"
+    assert httpx.get(service.url + EMPTY, trust_env=False).status_code == 401
     assert EMPTY not in {operation.path for operation in table.OPERATIONS}
 
 

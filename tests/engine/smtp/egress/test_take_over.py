@@ -252,7 +252,7 @@ async def test_no_verdict_is_wrong_where_hosts_refuse_late_and_hang_up(
     random = Random(seed)
     async with open_world() as world:
         domains = []
-        for _ in range(30):
+        for _ in range(12):
             weather = tuple(
                 (0.03, fault) for fault in (Late(1.2), Late(0.4), Close(), ResetConnection())
             )
