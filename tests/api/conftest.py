@@ -23,17 +23,24 @@ async def free_shop() -> AsyncIterator[RunningService]:
         yield shop
 
 
-@pytest.fixture(autouse=True)
-def readers_in_threads(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[None]:
+@pytest.fixture(scope="module", autouse=True)
+def readers_in_threads() -> Iterator[pytest.MonkeyPatch]:
     """Lists are read in threads, which virtual time does not overtake; `real_readers` undoes it."""
-    if "real_readers" not in request.fixturenames:
-        read_in_threads(monkeypatch)
-    yield
-    client.forks.close()  # kept readers have open sockets
+    with pytest.MonkeyPatch.context() as patch:
+        read_in_threads(patch)
+        yield patch
 
 
 @pytest.fixture
-def real_readers() -> None:
+def real_readers(readers_in_threads: pytest.MonkeyPatch) -> Iterator[None]:
     """Lists are read by processes of their own."""
+    client.forks.close()
+    readers_in_threads.undo()
+    yield
+    client.forks.close()
+    read_in_threads(readers_in_threads)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    client.forks.close()  # kept readers have open sockets
