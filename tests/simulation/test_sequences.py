@@ -240,7 +240,10 @@ async def test_no_verdict_is_wrong_whichever_egress_asks(autojump_clock, kind):
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 async def test_no_verdict_is_wrong_while_a_list_waits(autojump_clock, kind):
     wrong: Counter[str] = Counter()
-    for seed in range(kind.sites):
+    seeds_of_sites = range(kind.sites)
+    if not ALL and kind.sites > 1:  # every other site
+        seeds_of_sites = seeds_of_sites[KINDS.index(kind) % 2 :: 2]
+    for seed in seeds_of_sites:
         for address, status in (await simulate(kind, "interrupted", seed)).verdicts:
             if status not in HONEST[address.truth]:
                 wrong[f"{address.truth.value}, told {status}"] += 1
