@@ -22,8 +22,8 @@ ELSEWHERE = {
 }  # fmt: skip
 # A thousand of each take a minute here, and the store's part in them is its contract's.
 TOO_MANY = (
-    "tests/api/jobs/test_worker.py::test_a_thousand_jobs_are_a_thousand_deliveries",
-    "tests/api/quota/test_abuse_money.py::test_a_thousand_callbacks_that_hang_delay_no_neighbour",
+    "tests/api/jobs/test_worker.py::test_many_jobs_are_as_many_deliveries",
+    "tests/api/quota/test_abuse_money.py::test_callbacks_that_hang_delay_no_neighbour",
 )
 
 
