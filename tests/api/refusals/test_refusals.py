@@ -25,7 +25,7 @@ from mailprobe.api.quota.self_protection import SelfProtection
 from mailprobe.api.refusals import Refusal
 from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.storage.contract import StoreFull
-from tests.api.lists.test_lists import LISTS
+from tests.api.lists.test_lists import LISTS, send
 from tests.api.refusals.transports import (
     BY_NAME,
     EMAIL,
@@ -96,11 +96,10 @@ async def keep_many_lists(world: World, patch: Patch) -> None:
 
 
 async def send_lists_fast(world: World, patch: Patch) -> None:
-    """Virtual time passes while lists are read: so the account has used its rate up whenever."""
-    patch.setattr(
-        "mailprobe.storage.list_jobs.lists.paced_until",
-        lambda before, now, per_minute_max: now + timedelta(seconds=63),
-    )
+    """One a day: virtual time passes while lists are read, and a minute would be over."""
+    patch.setattr("mailprobe.storage.list_jobs.lists.WINDOW", timedelta(days=1))
+    patch.setattr(list_limits, "BOUNDS", replace(BOUNDS, per_minute_max=1))
+    await send(world.shop)
 
 
 async def have_no_room_for_lists(world: World, patch: Patch) -> None:
@@ -161,7 +160,7 @@ async def have_provisioning_keys_alone(world: World, patch: Patch) -> None:
 
 
 async def keep_no_answers(world: World, patch: Patch) -> None:
-    patch.setattr("mailprobe.storage.base.checks.ANSWER_OCTETS_MAX", 1)
+    patch.setattr("mailprobe.storage.idempotency.ANSWER_OCTETS_MAX", 1)
 
 
 # -- what happens before a request ------------------------------------------------------------------
@@ -351,7 +350,7 @@ CASES = [
     Case(refusals.TooManyLists, 429, "list_limit_reached", have_a_list_under_way, headers={"retry-after": "60"}),
     Case(refusals.TooManyKeptLists, 429, "list_limit_reached", keep_many_lists),
     Case(refusals.ListsTooLarge, 429, "list_limit_reached", have_no_room_for_lists),
-    Case(refusals.ListsTooFast, 429, "rate_limit_exceeded", send_lists_fast, more=WINDOW, headers={"retry-after": "3"}),
+    Case(refusals.ListsTooFast, 429, "rate_limit_exceeded", send_lists_fast, more=WINDOW, headers={"retry-after": ""}),
     # keys and bills
     Case(refusals.WrongKeyType, 403, "wrong_key_type", have_standard_keys_alone, tool=UNAUTHORIZED, has_page=False),
     Case(refusals.TooManyKeys, 429, "key_limit_reached", make_all_keys, tier="free"),
