@@ -7,26 +7,25 @@ holds the table in docs/probes.md against it. Pure.
 from collections.abc import Sequence
 
 from mailprobe.engine.settings import EngineSettings
+from mailprobe.engine.smtp.backoff import (
+    BACKOFF_AFTER,
+    REFUSAL_BACKOFF_S,
+    REFUSAL_BACKOFF_S_MAX,
+    UNREACHABLE_BACKOFF_S,
+    UNREACHABLE_BACKOFF_S_MAX,
+)
 from mailprobe.engine.smtp.catchall import REFUSES_KEPT_S
 from mailprobe.engine.smtp.controls import ASKED_AGAIN_S, RECORD_FIRST
 from mailprobe.engine.smtp.leases.ledger import CEILING
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.engine.smtp.patience import PATIENT_CONNECTIONS, PATIENT_READ_S, PATIENT_S
+from mailprobe.engine.smtp.pool.connections import HOST_LIMIT_S, LIMIT_AT_FIRST
 from mailprobe.engine.smtp.pool.left_connections import LEFT_S
 from mailprobe.engine.smtp.pool.refusals import COLD_MAX
 from mailprobe.engine.smtp.probe import CONVERSATIONS_MAX
 from mailprobe.engine.smtp.session.recipient_limits import RECIPIENTS_MAX, REFUSALS_MAX
 from mailprobe.engine.smtp.session.session import IDLE_S
 from mailprobe.engine.smtp.session.transaction import RESETS_MAX
-from mailprobe.engine.smtp.throttle import (
-    BACKOFF_AFTER,
-    HOST_LIMIT_S,
-    LIMIT_AT_FIRST,
-    REFUSAL_BACKOFF_S,
-    REFUSAL_BACKOFF_S_MAX,
-    UNREACHABLE_BACKOFF_S,
-    UNREACHABLE_BACKOFF_S_MAX,
-)
 from mailprobe.engine.smtp.tolerance.bans import RESTS_S
 from mailprobe.engine.smtp.tolerance.host import OWN_START, SESSION_FIRST, SHARED_START
 from mailprobe.engine.smtp.tolerance.limits import WINDOW_S

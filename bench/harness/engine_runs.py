@@ -27,7 +27,7 @@ class Watch(NoObserver):
     def probe_settled(self, began: float) -> None:
         self.layer4_ms.append((trio.current_time() - began) * 1000)
         if self.engine is not None:  # the settled one is no longer counted
-            self.under_way_most = max(self.under_way_most, self.engine.dispatcher.under_way + 1)
+            self.under_way_most = max(self.under_way_most, self.engine.probing.turn.under_way + 1)
 
 
 @asynccontextmanager

@@ -151,7 +151,7 @@ class _Count:
         return time.perf_counter(), time.process_time(), self._exchanges.cpu_s()
 
     def add(self, verdict: Verdict, engine: Engine) -> None:
-        self._under_way = max(self._under_way, engine.dispatcher.under_way)
+        self._under_way = max(self._under_way, engine.probing.turn.under_way)
         if self._warm_until and time.perf_counter() >= self._warm_until:
             self._warm_until = 0.0
             self._right = 0

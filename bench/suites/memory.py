@@ -24,9 +24,9 @@ async def _run() -> list[Figure]:
             most = 0.0
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(verify_all, engine, texts)
-                while engine.dispatcher.under_way < PROBES:  # noqa: ASYNC110 - it has no event
+                while engine.probing.turn.under_way < PROBES:  # noqa: ASYNC110 - it has no event
                     await trio.sleep(0.02)
-                under_way = engine.dispatcher.under_way
+                under_way = engine.probing.turn.under_way
                 ends_at = trio.current_time() + WATCH_S
                 while trio.current_time() < ends_at:
                     most = max(most, rss_mib())

@@ -25,12 +25,12 @@ from enum import Enum
 from typing import Any
 
 from ..verdict import Outcome
+from .backoff import NEVER
 from .catchall import Acceptance, DomainAcceptance
 from .limits import alike
 from .probe import Probe
 from .replies.rules import Meaning, ReplyMeaning
 from .replies.text import TEXT_MAX
-from .throttle import NEVER
 from .wire import SmtpReply
 
 RECORD_FIRST = 2  # refusals within COUNTED_S that change nothing at any host that we know
@@ -297,12 +297,13 @@ class HostControls:
                 return True
         # Of an acceptance, the record is that of refusals after it, and the other way round.
         of_list = probe.deferred_start
-        if self.is_doubted(treatment, now):
+        has_changed = self.changed is not None and now < self._changed_until
+        if has_changed or self.is_doubted(treatment, now):
             return True
-        return self.has_changed(now) or self._is_record(treatment, refused, now, of_list=of_list)
+        return self._is_record(treatment, refused, now, of_list=of_list)
 
     def _is_record(self, treatment: Treatment, refused: int, now: float, *, of_list: bool) -> bool:
-        other = treatment.opposite
+        other = _REFUSED if treatment is _ACCEPTED else _ACCEPTED
         in_hour, in_session = self.record[other], self.session_record[other]
         if other is _REFUSED and not of_list:
             in_hour = max(in_hour, self.controlled)
@@ -320,9 +321,11 @@ class HostControls:
     ) -> bool:
         """The same of a random address."""
         others_only = self.is_shared and self.treats_others_only(treatment.opposite, now)
-        if self.is_doubted(treatment, now):
-            return True
-        return others_only or self._is_record(treatment, refused, now, of_list=of_list)
+        return (
+            others_only
+            or self.is_doubted(treatment, now)
+            or self._is_record(treatment, refused, now, of_list=of_list)
+        )
 
     def treats_others_only(self, treatment: Treatment, now: float) -> bool:
         """Has the host treated recipients of other egresses so, and none of this one?"""

@@ -31,6 +31,7 @@ from .address_lookups import (
     OTHER_FAMILY,
     AddressLookups,
 )
+from .backoff import RestingHost
 from .catchall import RANDOM_UNANSWERED, DomainAcceptance, Domains
 from .connection_budget import ConnectionBudget, OwnBudget
 from .controls import (
@@ -43,19 +44,20 @@ from .host_memory import HostMemory
 from .leases.ledger import RefusalLedger
 from .leases.refusal_leases import RefusalLeases
 from .operators import MailOperators
-from .permits import Permits
 from .pool.catchall_tests import continue_test, refused_as_unknown
 from .pool.engine_shared_cache import EngineSharedCache
 from .pool.hedges import Hedges
-from .pool.host import HostFindings
 from .pool.host_shared_cache import HostSharedCache, egress_of
 from .pool.left_connections import LeftConnections
+from .pool.opening import ConnectionOpener
 from .pool.overview import resting_hosts, spent_budgets
+from .pool.permits import Permits
 from .pool.pool import Pool
-from .pools import Pools
+from .pool.pools import Pools
+from .pool.resting import HostFindings
+from .pool.serving import run_connection
 from .probe import AWAITS_EGRESS, EGRESS_OUT_RULE, Cause, Probe, Relief
 from .replies.rules import Rules
-from .throttle import RestingHost
 from .tolerance.hosts import SpentBudget, Tolerances
 from .tolerance.limits import BAN_RULE
 from .turn import Turn
@@ -64,8 +66,6 @@ UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
 OVERDUE = Cause(Outcome.TIMED_OUT, "clock.overall", "no answer by its deadline")
 EGRESS_OUT = Cause(Outcome.NO_EGRESS, EGRESS_OUT_RULE, "its egress may ask no more")
 PERMIT_CLOCK = "clock.permit"  # likewise, because no permit was free
-_TIMED_OUT = Outcome.TIMED_OUT  # to look each up takes 0.12 µs in Python 3.11
-_UNDELIVERABLE = Outcome.UNDELIVERABLE
 CHANGED = (Outcome.HOST_CHANGED, CHANGED_RULE)
 CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
@@ -78,7 +78,7 @@ class ProbeDispatcher:
         *("_all_done", "address_lookups", "_marker", "_now", "_nursery", "_reactor", "_relief"),
         *("_routes", "tasks", "tolerances", "turn"),
         *("_watched", "client", "closing", "controls", "dial", "domains", "egress"),
-        *("hedges", "host_shared_cache", "host_memory", "is_out", "left_connections", "observer"),
+        *("hedges", "findings", "host_memory", "is_out", "left_connections", "observer"),
         *("opening_clock", "operators", "patient_pools", "permits", "pools", "rules", "settings"),
     )
 
@@ -133,13 +133,13 @@ class ProbeDispatcher:
         self.patient_pools = Pools(
             operators, self.host_memory, self._new_patient_pool, self._now, self.pools.at_address
         )
-        self.host_shared_cache: HostFindings | None = None
+        self.findings: HostFindings | None = None
         if fleet is not None:
             both = self.pools, self.patient_pools
             kept_s, memory = settings.cache_s, self.host_memory
             facts = HostSharedCache(fleet, self.client, kept_s, routes, self.domains, memory, both)
             self.domains.listen(facts)
-            self.host_shared_cache = facts
+            self.findings = facts
         self.permits = Permits(
             settings.host_connections,
             OwnBudget(settings.host_connections) if permits is None else permits,
@@ -157,11 +157,6 @@ class ProbeDispatcher:
 
     # -- submitting and settling --------------------------------------------------------------
 
-    @property
-    def under_way(self) -> int:
-        """Probes that are admitted and have no reply yet."""
-        return self.turn.under_way
-
     def hosts_backing_off(self) -> list[RestingHost]:
         """The mail hosts that are left alone now, and why."""
         return resting_hosts(self.all_pools(), self.host_memory, self._now())
@@ -174,7 +169,7 @@ class ProbeDispatcher:
         """Return current counts. Visits every host: call it once a second, not per address."""
         now, pools = trio.current_time(), list(self.all_pools())
         return EngineStatistics(
-            probes=self.under_way,
+            probes=self.turn.under_way,
             probes_in_flight=len(self.turn.waiting),
             probes_waiting=sum(len(pool.waiting) for pool in pools),
             connections=self.permits.in_use,
@@ -188,7 +183,7 @@ class ProbeDispatcher:
 
         The caller runs the turn once it has submitted all that it has.
         """
-        self.turn.begin(probe)
+        self.turn.begin((probe,))
         self.queue(probe)
 
     def queue(self, probe: Probe) -> None:
@@ -203,16 +198,17 @@ class ProbeDispatcher:
                 self.submit(probe)
             return
         for probe in probes:
+            probe.belong_to(self)
             if self._watched or probe.notes is not None:
                 self._recall_addresses(probe)
             probe.try_exchange(0)
-        pool.join(probes, self._now())
-        self.permits.waits.joined(pool, probes)
+        self._join(pool, probes)
 
-    def refuse(self, probe: Probe, outcome: Outcome, rule: str) -> None:
-        """Settle a probe that is not submitted."""
-        self.turn.begin(probe)
-        self.settle(probe, outcome, rule)
+    def _join(self, pool: Pool, probes: Sequence[Probe]) -> None:
+        pool.join(probes, self._now())
+        if pool.is_silent:
+            self.hedges.hedge(pool, probes)
+        self.permits.waits.joined(pool, probes)
 
     def pool_of(self, exchange: MailExchange, *, patient: bool = False) -> Pool | None:
         """The exchange's pool for such probes; None if its addresses are unknown or not public."""
@@ -273,7 +269,7 @@ class ProbeDispatcher:
         """Settle the probe unless it is settled already."""
         if probe.outcome is not None:
             return
-        if outcome is _TIMED_OUT and probe.pool is not None:
+        if outcome is Outcome.TIMED_OUT and probe.pool is not None:
             probe.pool.times.note_slow()
         if probe.accepted and outcome is not Outcome.HOST_CHANGED:
             if not LADDER[outcome].valid:
@@ -305,11 +301,10 @@ class ProbeDispatcher:
             log_fault(self.turn.end)
         if probe.accepted:
             continue_test(probe.domain_here)
-        elif outcome is _UNDELIVERABLE and pool is not None:
+        elif outcome is Outcome.UNDELIVERABLE and pool is not None:
             domain: DomainAcceptance = probe.domain_here
             if domain.at.unknown_mailbox == probe.mailbox:
                 refused_as_unknown(pool, domain)
-        self.turn.mark_settled(probe)
 
     def _report(self, probe: Probe, outcome: Outcome, rule: str) -> None:
         place = max(0, probe.exchange_index)
@@ -325,16 +320,6 @@ class ProbeDispatcher:
             log_fault(self._relief.relieve)
             return False
 
-    def suspend_clock(self, probe: Probe) -> None:
-        """A list's probe is answered, and waits for what confirms the answer: however long."""
-        if probe.outcome is None and probe.stopped_at is None:
-            self.turn.stop_clocks((probe,))
-
-    def restart_clock(self, probe: Probe) -> None:
-        """It is sent again, so its deadline begins anew."""
-        if probe.outcome is None and probe.stopped_at is not None:
-            self.turn.clocks[probe.patient].begin([probe])
-
     def abandon(self, probes: Iterable[Probe]) -> None:
         """The caller has gone: drop the probes without a report."""
         latest = [probe.latest for probe in probes]
@@ -342,9 +327,8 @@ class ProbeDispatcher:
         for probe in abandoned:
             pool: Pool | None = probe.pool
             probe.settle(Outcome.TIMED_OUT, "abandoned")
-            its: ProbeDispatcher = probe.dispatcher or self
-            its.address_lookups.drop(probe)
-            self.turn.end(probe, pool)
+            (probe.dispatcher or self).address_lookups.drop(probe)
+            self.turn.end(probe, pool, is_reported=False)
         for probe in abandoned:
             # Was it to carry its domain's test? Then another one does, and may need a connection.
             if probe.accepted and (carrier := continue_test(probe.domain_here)) is not None:
@@ -361,7 +345,7 @@ class ProbeDispatcher:
             for probe in pool.waiting.pop_all():
                 if not pool.session_ended(probe):
                     pool.requeue_last(probe)
-            pool.close_idle_session()
+            pool.sessions.close_idle()
 
     def withdrawn(self, probe: Probe) -> bool:
         """Is another egress to ask? Then the probe is settled here: by what an exchange said, if any."""
@@ -383,7 +367,7 @@ class ProbeDispatcher:
         if probe.stopped_at is not None:  # it does not wait for a permit any more
             self.turn.count_places([probe])
         probe.fail(cause)
-        if cause.outcome is _TIMED_OUT and probe.pool is not None:
+        if cause.outcome is Outcome.TIMED_OUT and probe.pool is not None:
             probe.pool.times.note_slow()
         failed = cause.outcome in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
         final = not failed or cause.rule == BAN_RULE  # a backup would not judge in its place
@@ -460,8 +444,7 @@ class ProbeDispatcher:
             if usable := self._usable(answer.ips):
                 self.address_lookups.drop(probe)
                 pool = self._pool_at(usable, name, patient=probe.patient)
-                pool.join((probe,), self._now())
-                self.permits.waits.joined(pool, (probe,))
+                self._join(pool, (probe,))
                 return True
             cause = NOT_PUBLIC if self._of_family(answer.ips) else OTHER_FAMILY
         elif isinstance(answer, NoAddress):
@@ -482,22 +465,22 @@ class ProbeDispatcher:
         )
 
     def _usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
-        ips = self._of_family(ips) if self._marker else ips
-        if self.settings.allow_private:
-            return ips
-        return tuple(ip for ip in ips if is_public(ip))
+        ips = self._of_family(ips)
+        return ips if self.settings.allow_private else tuple(filter(is_public, ips))
 
     def _of_family(self, ips: tuple[str, ...]) -> tuple[str, ...]:
         """From an IPv4 address only IPv4 can be reached."""
-        if not self._marker:
-            return ips
-        return tuple(ip for ip in ips if (":" in ip) == (self._marker == ":"))
+        return tuple(ip for ip in ips if self._marker in ip)
 
     # -- tasks and clocks --------------------------------------------------------------------
 
     def open_channel(self, stream: trio.abc.Stream) -> ByteChannel:
         """A byte channel over the stream, on the reactor if there is one."""
         return self._reactor.open_channel(stream) if self._reactor else StreamChannel(stream)
+
+    def connect(self, pool: Pool, permit_at: str | None) -> None:
+        """Open one more connection of the pool."""
+        self.start(run_connection, pool, self, ConnectionOpener(pool, self).open, permit_at)
 
     def start(self, task: Callable[..., Any], *args: Any) -> None:
         self.tasks += 1
@@ -509,32 +492,25 @@ class ProbeDispatcher:
         if not self.tasks:
             self._all_done.set()
 
-    async def keep_time(self, *, patient: bool) -> None:
-        """Settle every probe of this kind at its deadline. Runs until cancelled."""
-        await self.turn.clocks[patient].keep(self.expire, self._time_out, self.turn.run)
-
     def expire(self, probe: Probe) -> None:
-        its: ProbeDispatcher = probe.dispatcher or self
-        if its is not self:  # they share their clocks
-            its.expire(probe)
-        elif self.address_lookups.waits(probe) and probe.cause in NEVER_TRIED:
+        """Its deadline has passed."""
+        if self.address_lookups.waits(probe) and probe.cause in NEVER_TRIED:
             cause = self.address_lookups.cause_at_deadline(probe)
             self.settle(probe, cause.outcome, cause.rule)
         elif probe.unconfirmed is not None:
             has_changed = probe.pool.controls.has_changed(self._now())
             self.settle(probe, *(CHANGED if has_changed else probe.unconfirmed))
         else:
-            self._time_out(probe)
+            self.time_out(probe)
 
-    def _time_out(self, probe: Probe) -> None:
-        its: ProbeDispatcher = probe.dispatcher or self
+    def time_out(self, probe: Probe) -> None:
         cause = probe.cause if probe.cause is AWAITS_EGRESS else OVERDUE
-        its.settle(probe, cause.outcome, cause.rule)
+        self.settle(probe, cause.outcome, cause.rule)
 
     def _new_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
         pool = Pool(addresses, name, host, self)
-        if self.host_shared_cache is not None:
-            self.host_shared_cache.pool_opened(pool, name)
+        if self.host_memory.is_struck(name):
+            pool.rest.struck_elsewhere()
         return pool
 
     def _new_patient_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
@@ -552,8 +528,7 @@ class ProbeDispatcher:
         """Send QUIT on every connection, within `CLOSING_S`."""
         self.stop()
         for pool in self.all_pools():
-            for session in pool.sessions:
-                session.withdraw()
+            pool.sessions.withdraw_all()
         with trio.move_on_after(CLOSING_S):
             while self.tasks:
                 self._all_done = trio.Event()

@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from .backoff import NEVER, HostBackoff
 from .probe import Cause
-from .throttle import NEVER, HostBackoff
 
 NAMES_OF_POOL_MAX = 64  # an operator's host may have a name for each customer
 BACKOFFS_MAX = 10_000  # addresses, and as many names

@@ -130,8 +130,7 @@ class Probe(msgspec.Struct, eq=False):
         0.0  # not counted: for so long it was stopped, or it ran before it began anew
     )
     exchange_index: int = -1  # of the exchange being tried
-    # Of the egress that asks (dispatcher.ProbeDispatcher); None where there is only one.
-    dispatcher: Any = None
+    dispatcher: Any = None  # of the egress that asks (dispatcher.ProbeDispatcher)
     egresses_tried: tuple[str, ...] = ()  # they were refused, or could not connect
     # The egress whose host refused or deferred it, while it has accepted nobody who came this way.
     doubted: str = ""

@@ -64,27 +64,15 @@ class Deadlines:
 
     def end(self, probe: Probe) -> None:
         """The probe is settled."""
-        # _leave() written out: this runs once for each answer.
-        first = self._first_of.pop(probe, probe) if self._first_of else probe
-        self._running.pop(first, None)
+        self._running.pop(self._first_of.pop(probe, probe), None)
         if probe.stopped_at is not None:
             probe.end_clock(self._now())
 
     def _leave(self, probe: Probe) -> None:
-        if self._first_of:
-            probe = self._first_of.pop(probe, probe)
-        self._running.pop(probe, None)
+        self._running.pop(self._first_of.pop(probe, probe), None)
 
-    async def keep(
-        self,
-        expire: Callable[[Probe], None],
-        time_out: Callable[[Probe], None],
-        end_step: Callable[[], None],
-    ) -> None:
-        """Settle every probe at its deadline by `expire`, or by `time_out` if that fails.
-
-        Each is a step. Runs until cancelled.
-        """
+    async def keep(self, end_step: Callable[[], None]) -> None:
+        """Have every probe settled at its deadline; each is a step. Runs until cancelled."""
         while True:
             first = next(iter(self._running), None)
             if first is None:
@@ -95,11 +83,11 @@ class Deadlines:
             else:
                 probe = first.latest
                 try:
-                    expire(probe)
+                    probe.dispatcher.expire(probe)
                 except Exception:
-                    log_fault(expire)
+                    log_fault(probe.dispatcher.expire)
                     self._leave(probe)
-                    time_out(probe)
+                    probe.dispatcher.time_out(probe)
                 end_step()
 
 
@@ -170,11 +158,12 @@ class Turn(Generic[Host]):
         self._list_waits = True
         return room
 
-    def begin(self, probe: Probe) -> None:
-        """The probe is submitted: its clock begins."""
-        self.clocks[probe.patient].begin((probe,))
-        if probe.deferred_start:
-            self._list_places.enter(probe.asker, 1)
+    def begin(self, probes: Sequence[Probe]) -> None:
+        """These, of one stream, are submitted: their clocks begin."""
+        if probes:
+            self.clocks[probes[0].patient].begin(probes)
+            if probes[0].deferred_start:
+                self._list_places.enter(probes[0].asker, len(probes))
 
     def queue(self, probe: Probe) -> None:
         """Start it by its dispatcher once there is a place for it. Its clock has begun."""
@@ -182,13 +171,10 @@ class Turn(Generic[Host]):
         self._admit()
 
     def begin_together(self, probes: Sequence[Probe]) -> bool:
-        """The same for probes of one stream, which the caller starts. False if not all have a place."""
+        """Begin these, which the caller starts at once. False if not all have a place."""
         if self.waiting.count or len(probes) > self._limit - self.under_way:
             return False
-        if probes:
-            self.clocks[probes[0].patient].begin(probes)
-            if probes[0].deferred_start:
-                self._list_places.enter(probes[0].asker, len(probes))
+        self.begin(probes)
         self._admitted.update(probes)
         return True
 
@@ -207,15 +193,20 @@ class Turn(Generic[Host]):
 
     def count_places(self, probes: Iterable[Probe]) -> None:
         """These wait no more: their clocks begin anew."""
-        for patient, clocks in enumerate(self.clocks):
-            if of_kind := [probe for probe in probes if probe.patient == patient]:
-                clocks.begin(of_kind)
+        for probe in probes:
+            self.clocks[probe.patient].begin((probe,))
         self._admitted.update(probes)
 
     def stop_clocks(self, probes: Iterable[Probe]) -> None:
-        """These wait for what is not theirs to speed up."""
+        """These wait, however long, for what is not theirs to speed up."""
         for probe in probes:
-            self.clocks[probe.patient].stop(probe)
+            if probe.outcome is None and probe.stopped_at is None:
+                self.clocks[probe.patient].stop(probe)
+
+    def restart_clock(self, probe: Probe) -> None:
+        """It waits no more: its clock begins anew."""
+        if probe.outcome is None and probe.stopped_at is not None:
+            self.clocks[probe.patient].begin((probe,))
 
     def pass_on(self, probe: Probe, successor: Probe) -> None:
         """The successor has the place and the clock of this probe."""
@@ -229,30 +220,27 @@ class Turn(Generic[Host]):
         If its clock ends first, it is settled with this cause.
         """
         probe.fail(cause)
-        if probe.deferred_start and probe.stopped_at is None:
-            self.clocks[probe.patient].stop(probe)
+        if probe.deferred_start:
+            self.stop_clocks((probe,))
         self.leave_places((probe,))
 
     def go_on(self, probe: Probe) -> None:
         """It waits no more."""
         probe.forget_cause()
-        if probe.stopped_at is not None:
-            self.clocks[probe.patient].begin((probe,))
+        self.restart_clock(probe)
 
     # -- marks -----------------------------------------------------------------------------------
-
-    def mark_settled(self, probe: Probe) -> None:
-        """Its outcome is to be reported."""
-        self._settled.append(probe)
-        self.is_due = True
 
     def mark_freed(self, host: Host) -> None:
         """The host may have room for more probes."""
         self._freed[host] = None
         self.is_due = True
 
-    def end(self, probe: Probe, host: Host | None) -> None:
+    def end(self, probe: Probe, host: Host | None, *, is_reported: bool = True) -> None:
         """The probe is settled; it was at this host."""
+        self.is_due = True
+        if is_reported:
+            self._settled.append(probe)
         self.clocks[probe.patient].end(probe)
         self._admitted.discard(probe)
         if probe.deferred_start:
@@ -261,7 +249,6 @@ class Turn(Generic[Host]):
             host.leave()
             self._freed[host] = None
         self._has_places |= self._list_waits
-        self.is_due = True
 
     def hold_back(self, host: Host, count: int) -> None:
         """`count` probes have a reply and wait for its proof: others may begin in their place.
@@ -282,6 +269,10 @@ class Turn(Generic[Host]):
 
     def unsubscribe(self, listener: OnCapacity[Host]) -> None:
         self._listeners = tuple(each for each in self._listeners if each != listener)
+
+    async def keep_time(self, *, patient: bool) -> None:
+        """Have every probe of this kind settled at its deadline. Runs until cancelled."""
+        await self.clocks[patient].keep(self.run)
 
     def run(self) -> None:
         """The step is over."""

@@ -568,8 +568,7 @@ class _Scheduler:
             if verification.probe is not None:
                 probe = verification.probe.latest
                 if is_paused(verification, pauses):
-                    dispatcher = probe.dispatcher or self._engine.dispatcher
-                    dispatcher.settle(probe, Outcome.PAUSED, PAUSED_RULE)
+                    probe.dispatcher.settle(probe, Outcome.PAUSED, PAUSED_RULE)
                     self._turn.run()
             elif number < len(held):
                 verification.decide(Outcome.PAUSED, PAUSED_RULE)

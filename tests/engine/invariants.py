@@ -17,7 +17,7 @@ def assert_whole(engine: Engine) -> None:
 
 def assert_dispatcher_whole(dispatcher: ProbeDispatcher) -> None:
     """Likewise of one egress."""
-    assert dispatcher.under_way == 0
+    assert dispatcher.turn.under_way == 0
     assert not dispatcher.turn.is_due
     assert not any(map(len, dispatcher.turn.clocks))
     assert not len(dispatcher.turn.waiting)
@@ -27,7 +27,7 @@ def assert_dispatcher_whole(dispatcher: ProbeDispatcher) -> None:
     for pool in dispatcher.all_pools():
         assert pool.connections.now == 0
         assert not pool.connections.left
-        assert not pool.sessions
+        assert not pool.sessions.open
         assert all(question.settled for question in pool.waiting)
     for domain in dispatcher.domains.records.values():
         assert not domain.testing

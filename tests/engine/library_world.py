@@ -53,7 +53,7 @@ class LibraryWorld:
         """The probes under way, once all tasks of the engine's event loop wait."""
         await wait_all_tasks_blocked(0.01)
         assert self.engine is not None
-        return self.engine.dispatcher.under_way
+        return self.engine.probing.turn.under_way
 
     def probes_in_thread(self) -> int:
         """The same, from a thread that is not the engine's."""

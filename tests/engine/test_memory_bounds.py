@@ -10,7 +10,8 @@ from mailprobe.bench.world.fake_network import open_fake_network
 from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Engine
 from mailprobe.engine.dns import single_flight
-from mailprobe.engine.smtp import catchall, host_memory, pools
+from mailprobe.engine.smtp import catchall, host_memory
+from mailprobe.engine.smtp.pool import pools
 from mailprobe.engine.smtp.tolerance import hosts
 from mailprobe.engine.stream import scheduler
 from tests.engine.engine_runs import open_test_engine

@@ -59,7 +59,7 @@ async def open_dispatcher(
             refusals=refusals,
         )
         for patient in (False, True):
-            nursery.start_soon(supervised, partial(dispatcher.keep_time, patient=patient))
+            nursery.start_soon(supervised, partial(dispatcher.turn.keep_time, patient=patient))
         try:
             yield dispatcher
             await dispatcher.close()
@@ -123,7 +123,7 @@ async def open_egresses(
         share = settings.egresses.quarantine_share
         router = EgressRouter(new_dispatchers, operators, turn, control, share, cause_of)
         for patient in (False, True):  # the clocks are those of all
-            nursery.start_soon(supervised, partial(dispatchers[0].keep_time, patient=patient))
+            nursery.start_soon(supervised, partial(turn.keep_time, patient=patient))
         for keep in (router.keep_held, router.keep_withdrawn):
             nursery.start_soon(supervised, keep)
         try:

@@ -18,6 +18,7 @@ from ...dns.messages import MailExchange
 from ...egress import Egress, EgressControl
 from ...observer import EngineStatistics
 from ...verdict import Blame, Outcome, Reason
+from ..backoff import RestingHost
 from ..dispatcher import ProbeDispatcher
 from ..operators import OTHERS, MailOperators
 from ..pool.pool import Pool
@@ -29,7 +30,6 @@ from ..probe import (
     NO_EGRESS_RULE,
     Probe,
 )
-from ..throttle import RestingHost
 from ..tolerance.hosts import SpentBudget
 from ..turn import Turn
 from .choice import score, seed_of
@@ -147,11 +147,6 @@ class EgressRouter:
 
     # -- what callers use of a dispatcher -------------------------------------------------------
 
-    @property
-    def under_way(self) -> int:
-        """Probes that are admitted and have no reply yet."""
-        return self.turn.under_way
-
     def pools_of(
         self, domain: str, exchanges: Sequence[MailExchange], count: int, *, patient: bool
     ) -> list[Pool | None]:
@@ -182,15 +177,15 @@ class EgressRouter:
         if len(self.held) and self._now() >= self._held_again_at:
             self._try_held()  # they have waited longer
         task = _Task(probe.domain, probe.exchanges)
-        way = self._trial(probe) or self._reserve(task)
-        probe.belong_to(self._first if way is None else way.dispatcher)
-        if way is not None:
+        if (way := self._trial(probe) or self._reserve(task)) is not None:
             way.dispatcher.submit(probe)
-        elif self._is_awaited(task):
-            self.turn.begin(probe)
+            return
+        probe.belong_to(self._first)
+        self.turn.begin((probe,))
+        if self._is_awaited(task):
             self._hold(probe)
         else:
-            self._first.refuse(probe, Outcome.NO_EGRESS, NO_EGRESS_RULE)
+            self._first.settle(probe, Outcome.NO_EGRESS, NO_EGRESS_RULE)
 
     def submit_to(self, pool: Pool, probes: Sequence[Probe]) -> None:
         """Submit probes whose first exchange has this pool, unless another egress must ask."""
@@ -198,11 +193,8 @@ class EgressRouter:
             return
         way, here = self._way_of(pool), list(probes)
         if (tried := self._trial(here[0])) is not None:
-            here[0].belong_to(tried.dispatcher)
             tried.dispatcher.submit(here.pop(0))
         granted = self._count(way, len(here)) if here and self._is_usable(way) else 0
-        for probe in here[:granted]:
-            probe.belong_to(way.dispatcher)
         way.dispatcher.submit_to(pool, here[:granted])
         for probe in here[granted:]:
             self.submit(probe)
@@ -227,7 +219,7 @@ class EgressRouter:
         """Return current counts; a host counts once for each egress that has asked it."""
         each = [way.dispatcher.statistics() for way in self.ways]
         return EngineStatistics(
-            probes=self.under_way,
+            probes=self.turn.under_way,
             probes_in_flight=len(self.turn.waiting),
             probes_waiting=sum(one.probes_waiting for one in each),
             connections=sum(one.connections for one in each),
@@ -384,7 +376,6 @@ class EgressRouter:
         way = None if self._is_too_late(probe) else self._reserve(task)
         if way is not None:
             self.turn.go_on(probe)
-            probe.belong_to(way.dispatcher)
             way.dispatcher.queue(probe)
         elif self._is_awaited(task):
             return False

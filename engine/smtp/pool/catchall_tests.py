@@ -1,7 +1,5 @@
 """The end of a catch-all test, for the accepted probes of its domain."""
 
-from typing import TYPE_CHECKING
-
 from ...verdict import Outcome
 from ..catchall import (
     RANDOM_UNANSWERED,
@@ -11,17 +9,17 @@ from ..catchall import (
 )
 from ..controls import CHANGED_RULE
 from ..tolerance.limits import Kind
-
-if TYPE_CHECKING:
-    from .pool import Pool
+from .pool import Pool
 
 
 def settle_awaiting(
-    pool: "Pool", domain: DomainAcceptance, acceptance: Acceptance, *, in_time: bool
+    pool: Pool, domain: DomainAcceptance, acceptance: Acceptance, *, in_time: bool
 ) -> None:
     """The test was answered: settle the probes that await it."""
     now, budget = pool.now(), pool.budget
     accounts: set[str] = set()  # whose lists wait for the random name
+    if acceptance is Acceptance.UNASKED:
+        pool.dispatcher.observer.budget_lacking(budget.label, random=True)
     for probe in pool.dispatcher.domains.learn(domain, acceptance, now, in_time=in_time):
         rule = deciding_rule(acceptance, probe.rule)
         if acceptance is Acceptance.UNASKED and not probe.settled:
@@ -34,14 +32,14 @@ def settle_awaiting(
         pool.settle(probe, acceptance.outcome, rule)
 
 
-def refused_as_unknown(pool: "Pool", domain: DomainAcceptance) -> None:
+def refused_as_unknown(pool: Pool, domain: DomainAcceptance) -> None:
     """A listed address of the domain is settled as unknown."""
     now = pool.now()
     pool.controls.note_listed_refused(domain, now)
     pool.dispatcher.domains.note_refused(pool.host, now)
 
 
-def continue_test(domain: DomainAcceptance) -> "Pool | None":
+def continue_test(domain: DomainAcceptance) -> Pool | None:
     """An accepted probe is settled. If it was to carry the test, another one does, at this pool."""
     if not domain.awaiting or domain.testing:
         return None
@@ -51,7 +49,7 @@ def continue_test(domain: DomainAcceptance) -> "Pool | None":
     return pool
 
 
-def repeat_test(pool: "Pool", domain: DomainAcceptance) -> None:
+def repeat_test(pool: Pool, domain: DomainAcceptance) -> None:
     """The test was not sent: repeat it.
 
     One of the accepted probes is sent again on another connection with the test behind

@@ -1,7 +1,6 @@
 """Opens one connection: dial, banner, EHLO, and TLS if the host demands it."""
 
 import errno
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -15,11 +14,9 @@ from ..replies.rules import Step
 from ..session.failure_causes import CONNECTION_ERRORS, cause_of
 from ..session.session import SmtpSession
 from ..wire import RemoteProtocolError
-from .host import PoolHost
+from .host import ConnectionHost
+from .pool import Pool
 from .serving import ServedSession
-
-if TYPE_CHECKING:
-    from .pool import Pool
 
 # Errors of our own network, not of the host.
 UNREACHABLE = frozenset(
@@ -32,7 +29,7 @@ class Greeter:
 
     __slots__ = ("_dispatcher", "_pool", "_settings")
 
-    def __init__(self, pool: "Pool", dispatcher: PoolHost) -> None:
+    def __init__(self, pool: Pool, dispatcher: ConnectionHost) -> None:
         self._pool = pool
         self._dispatcher = dispatcher
         self._settings = dispatcher.settings
@@ -108,7 +105,7 @@ class Greeter:
             return cause_of(RemoteProtocolError("it spoke without being asked"), Step.HELLO)
         self._pool.introduced(connection.conversation)
         session = SmtpSession(self._pool, connection.conversation, address, preamble)
-        return ServedSession(self._pool, session, connection)
+        return ServedSession(self._pool, self._dispatcher, session, connection)
 
     async def _start_tls(
         self, connection: SmtpConnection, preamble: list[tuple[float, bool, str]]

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from ...dns.messages import Addresses
 from ...dns.routes import Routes
 from ...evidence import ConnectionAttempt
-from ..pools import Pools
 from ..probe import Probe
-from .opening import HEDGE_S
+from .openings import HEDGE_S
 from .pool import Pool
+from .pools import Pools
 
 
 class Hedges:
@@ -55,11 +55,11 @@ class Hedges:
 
     def is_wanted(self, pool: Pool) -> bool:
         """May probes of a silent pool still move to this one?"""
-        return any(silent.opener.silent for silent in self._silent.get(pool, ()))
+        return any(silent.is_silent for silent in self._silent.get(pool, ()))
 
     def greeted(self, pool: Pool) -> None:
         for silent in self._silent.pop(pool, ()):
-            if silent.opener.silent:
+            if silent.is_silent:
                 move_equals(pool, silent, list(silent.waiting))
 
     def gave_up(self, pool: Pool) -> None:
@@ -69,7 +69,7 @@ class Hedges:
     def _connect(self, pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
         if pool is silent:
             return
-        if pool.sessions:
+        if pool.sessions.open:
             move_equals(pool, silent, probes)
         elif pool.connections.now or connect_ahead(pool):
             self._silent.setdefault(pool, {})[silent] = None
@@ -84,7 +84,7 @@ class Hedges:
             await self._routes.addresses(name, account)
         finally:
             self._looking_up.discard(name)
-        if silent.opener.silent and self._routes.cached_addresses(name) is not None:
+        if silent.is_silent and self._routes.cached_addresses(name) is not None:
             self.hedge(silent, list(silent.waiting))
             silent.dispatcher.turn.run()
 
@@ -122,8 +122,8 @@ def move_equals(pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
         if probe.notes is not None:
             words = f"silent for {HEDGE_S:g} s, an equal exchange was quicker"
             probe.notes.tried.append(ConnectionAttempt(silent.name, silent.addresses[0], words))
+        silent.leave()
         moved.append(probe)
     if moved:
-        silent.move_away(moved)
         pool.join(moved, now)
         pool.dispatcher.turn.mark_freed(silent)

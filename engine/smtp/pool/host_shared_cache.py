@@ -24,10 +24,10 @@ from ...dns.routes import Routes
 from ...settings import EngineSettings
 from ...shared_cache import KEPT_S_MAX, Fact
 from ...verdict import LADDER, Outcome
+from ..backoff import HostBackoff
 from ..catchall import Acceptance, DomainAcceptance, Domains
 from ..host_memory import NAMES_OF_POOL_MAX, HostMemory
 from ..probe import Cause
-from ..throttle import HostBackoff
 from .engine_shared_cache import (
     NOT,
     VALUES,
@@ -36,8 +36,8 @@ from .engine_shared_cache import (
 )
 
 if TYPE_CHECKING:
-    from ..pools import Pools
     from .pool import Pool
+    from .pools import Pools
 
 STRUCK_S = 600.0  # after one refusal the next one counts as the second for so long, fleet-wide
 # An engine that was not refused itself waits longer: so one of the fleet tries the host first,
@@ -118,11 +118,6 @@ class HostSharedCache:
         """See engine_shared_cache.EgressSharedCache."""
         return self._absorb[fact.kind](fact, subject)
 
-    def pool_opened(self, pool: "Pool", name: str) -> None:
-        """A host is new here: apply what others have found of it."""
-        if self._memory.is_struck(name):
-            pool.rest.struck_elsewhere()
-
     def _named(self, name: str) -> "Iterator[Pool]":
         return (pool for pools in self._pools if (pool := pools.named(name)) is not None)
 
@@ -134,12 +129,14 @@ class HostSharedCache:
             for name in list(names)[:NAMES_OF_POOL_MAX]:
                 self._exchange.share(Fact("strike", f"{self._egress} {name}", "", STRUCK_S))
 
-    def backed_off(self, pool: "Pool", addresses: Iterable[str], cause: Cause) -> None:
+    def backed_off(
+        self, names: Iterable[str], backoff: HostBackoff, addresses: Iterable[str], cause: Cause
+    ) -> None:
         if not _is_shared(cause):
             return
         for address in addresses:
-            self._share_backoff(f"address {address}", pool.rest.backoff, cause)
-        for name in list(pool.names)[:NAMES_OF_POOL_MAX]:
+            self._share_backoff(f"address {address}", backoff, cause)
+        for name in list(names)[:NAMES_OF_POOL_MAX]:
             self._share_backoff(f"name {name}", self._memory.backoff_of(name), cause)
 
     def _share_backoff(self, where: str, backoff: HostBackoff, cause: Cause) -> None:

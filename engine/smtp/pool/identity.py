@@ -3,9 +3,9 @@
 from ..controls import COUNTED_S, HostControls
 from ..host_policy import Terms
 from ..operators import OTHERS, MailOperator, MailOperators
-from ..throttle import HostConnections
 from ..tolerance.host import Tolerance
 from ..tolerance.limits import HOUR_S, RefusalLimits
+from .connections import HostConnections
 
 
 class HostIdentity:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import trio
 
 from ..connection import SmtpConnection
-from ..permits import Permits
-from .opening import RELEASE_S
+from .openings import RELEASE_S
+from .permits import Permits
 from .pool import Pool
 
 LEFT_S = (
@@ -51,7 +51,7 @@ class LeftConnections:
         try:
             with scope, self._permits.holding(address):
                 # Opening takes several round trips: in that time a host that noticed would close.
-                soon_s = max(RELEASE_S, pool.opener.opening_s)
+                soon_s = max(RELEASE_S, pool.openings.opening_s)
                 noticed = await connection.ended(soon_s)
                 pool.times.late.left(noticed=noticed)
                 if not noticed:

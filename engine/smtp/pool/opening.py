@@ -6,27 +6,20 @@ connection fails, the host failed, and every waiting probe fails over at once.
 
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 import trio
 
 from ...evidence import ConnectionAttempt
 from ...verdict import Outcome
 from ..probe import ADDRESSES_MAX, Cause, Probe
-from ..throttle import NEVER
 from .greeting import Greeter
-from .host import PoolHost
+from .host import ConnectionHost
+from .openings import HEDGE_S, RELEASE_S
+from .pool import Pool
 from .reply_times import FAR_S
-from .resting import AVOID_S, is_outwaited, record_failure, send_on
 from .serving import ServedSession
 
-if TYPE_CHECKING:
-    from .pool import Pool
-
-HEDGE_S = 0.25  # without a greeting, then the next exchange is connected to as well
 HURRY_S = 0.15  # without a greeting, then further connections are opened
-RELEASE_S = 0.2  # for which a host may still count a connection that is closed or closing
-OPENING_S_LEAST = 0.1  # what a new connection costs even to a near host
 NEXT_EXCHANGE_S = 0.75  # kept for it when another address of this one is tried
 SILENT_RULE = "clock.connect"
 SHUT_RULES = ("connect.failed", SILENT_RULE)  # a door that is shut
@@ -40,12 +33,11 @@ UNREACHABLE_RULE = "connect.unreachable"
 NOT_CONNECTED = ("connect.failed", UNREACHABLE_RULE)  # at once: there is time for other addresses
 
 
-def addresses_in_turn(addresses: Sequence[str], start: int, count: int) -> list[str]:
-    """The addresses to try, from this place on: at most `count`, but one of each family.
+def addresses_in_turn(turn: Sequence[str], count: int) -> list[str]:
+    """The addresses to try, in this order: at most `count`, but one of each family.
 
     IPv4 and IPv6 alternate: where one of them does not work, the other one comes next.
     """
-    turn = [*addresses[start:], *addresses[:start]]
     first, *_ = turn
     own = [each for each in turn if (":" in each) == (":" in first)]
     others = [each for each in turn if (":" in each) != (":" in first)]
@@ -75,79 +67,51 @@ class _Hurry:
 
 
 class ConnectionOpener:
-    """The connection attempts of one pool, and what was learned from them."""
+    """One attempt to open a connection of a pool."""
 
-    __slots__ = (
-        "_attempts",
-        "_dialled",
-        "_dispatcher",
-        "_greeted",
-        "_greeter",
-        "_now",
-        "_pool",
-        "_turn",
-        "failed_at",
-        "greeted_s",
-        "has_enough",
-        "hedged",
-        "opening_s",
-        "slow_greeting",
-    )
+    __slots__ = ("_dispatcher", "_greeter", "_now", "_openings", "_pool")
 
-    def __init__(self, pool: "Pool", dispatcher: PoolHost) -> None:
+    def __init__(self, pool: Pool, dispatcher: ConnectionHost) -> None:
         self._pool = pool
+        self._openings = pool.openings
         self._dispatcher = dispatcher
         self._greeter = Greeter(pool, dispatcher)
         self._now = trio.lowlevel.current_clock().current_time
-        self._greeted = 0  # connections so far
-        self._turn = 0  # which address is next
-        self._attempts = 0  # connections being opened
-        self._dialled: set[str] = set()  # addresses that they are waiting for, or found silent
-        self.failed_at: dict[str, float] = {}  # by address, on trio's clock
-        self.has_enough = False  # one was refused since the latest greeting: open one at a time
-        self.hedged = False  # a greeting is so slow that the next exchange was connected to
-        self.slow_greeting = False  # a greeting takes long
-        self.greeted_s = 0.0  # from the dial to the latest greeting
-        self.opening_s = OPENING_S_LEAST  # the same, or more where the host is near
 
     async def open(self, permit_at: str | None) -> ServedSession | None:
         """Return a greeted connection or None. Opens others as well while the greeting is slow."""
         hurry: _Hurry | None = None
-        self._attempts += 1
+        self._openings.begin()
         # Within proven parallelism other connections are opened without waiting anyhow.
         if self._pool.patient:
             pass  # few connections, and none because the greeting is slow
-        elif self._pool.connections.now > self._pool.connections.proven or not self._pool.sessions:
+        elif self._pool.connections.now > self._pool.connections.proven or not self._is_served:
             hurry = _Hurry(self, self._now())
             self._dispatcher.opening_clock.watch(hurry)
         try:
             return await self._try_addresses(permit_at)
         finally:
-            self._attempts -= 1
-            if not self._attempts:
-                self._dialled.clear()
-                self.hedged = False
-            self.slow_greeting = False
+            self._openings.end()
             if hurry is not None:
                 hurry.over = True
 
     def hurry(self) -> None:
         """The greeting is slow: open further connections."""
-        self.slow_greeting = True
+        self._openings.be_slow()
         self._pool.staff(hurried=True)
         self._dispatcher.turn.run()
 
     def hedge(self) -> None:
         """It still has not come: connect to the next exchange as well."""
-        if not self._pool.sessions:
-            self.hedged = True
+        if not self._is_served:
+            self._openings.hedge()
             self._dispatcher.hedges.hedge(self._pool, list(self._pool.waiting))
             self._dispatcher.turn.run()
 
     @property
-    def silent(self) -> bool:
-        """Dialled, and without a greeting for HEDGE_S."""
-        return self.hedged and not self._pool.sessions
+    def _is_served(self) -> bool:
+        """Is another connection greeted?"""
+        return bool(self._pool.sessions.open)
 
     async def _try_addresses(self, permit_at: str | None) -> ServedSession | None:
         """Return a session, with its permit, at the first address that answers.
@@ -158,16 +122,16 @@ class ConnectionOpener:
         cause, permits_short, backoff_cause, tried = None, False, None, False
         turn = self._addresses_in_turn(permit_at)
         for address in turn:
-            if tried and address in self._dialled:
+            if tried and self._openings.is_dialled(address):
                 continue
             if tried and self._short_of_time():
-                if self._attempts > 1:
+                if not self._openings.is_only:
                     break  # the last of them to fail decides
                 if cause is not None:
                     self._fail_over_in_time(cause)
             if address != permit_at:
                 known = self._dispatcher.host_memory.address_backoff(address)
-                if known is not None and not is_outwaited(self._pool, known):
+                if known is not None and not self._pool.rest.is_outwaited(known):
                     backoff_cause = known
                     continue
                 if not (self._pool.any_waiting() or self._dispatcher.hedges.is_wanted(self._pool)):
@@ -192,20 +156,11 @@ class ConnectionOpener:
             pass
         elif cause is not None and not permits_short:
             if cause.outcome is not Outcome.NO_EGRESS:  # else nothing was learned of the host
-                now = self._now()
-                failed = [
-                    address
-                    for address in self._pool.addresses
-                    if now - self.failed_at.get(address, NEVER) < AVOID_S
-                ]
-                record_failure(self._pool, cause, failed)
-            send_on(self._pool, cause)
-        elif (
-            cause is None
-            and backoff_cause is not None
-            and not (permits_short or self._pool.sessions)
-        ):
-            send_on(self._pool, backoff_cause)  # they failed under another name
+                failed = self._openings.failed_of(self._pool.addresses, self._now())
+                self._pool.rest.record_failure(cause, failed)
+            self._pool.rest.send_on(cause)
+        elif cause is None and backoff_cause is not None and not (permits_short or self._is_served):
+            self._pool.rest.send_on(backoff_cause)  # they failed under another name
         return None
 
     def _is_ban(self, cause: Cause) -> bool:
@@ -213,7 +168,7 @@ class ConnectionOpener:
         is_shut = cause.rule in SHUT_RULES or cause.greeting
         if cause.rule == CLOSED_RULE:
             is_shut = self._pool.rest.backoff.failures >= CLOSED_BEFORE
-        if not is_shut or self._pool.sessions or not self._pool.budget.may_have_banned(self._now()):
+        if not is_shut or self._is_served or not self._pool.budget.may_have_banned(self._now()):
             return False
         is_ours = cause.rule == SILENT_RULE and self._are_others_silent(self._now() - OTHERS_S)
         return not is_ours and self._pool.blocked(cause.words)
@@ -223,41 +178,33 @@ class ConnectionOpener:
         others = [each for each in self._dispatcher.pools.values() if each is not self._pool]
         if any(each.budget.answered_since(since) for each in others):
             return False
-        return sum(each.opener.is_asking(since) for each in others) >= OTHERS_LEAST
-
-    def is_asking(self, since: float) -> bool:
-        """Is a connection open or under way, or has one failed since?"""
-        return (
-            self._pool.connections.now > 0 or max(self.failed_at.values(), default=NEVER) >= since
+        asking = (
+            each.connections.now > 0 or each.openings.has_failed_since(since) for each in others
         )
+        return sum(asking) >= OTHERS_LEAST
 
     async def _try_address(self, address: str) -> ServedSession | Cause | None:
         """Return a session, which keeps the permit; a cause that holds for all probes; or None."""
-        accompanied, greeted_before, began = bool(self._pool.sessions), self._greeted, self._now()
+        openings, accompanied, began = self._openings, self._is_served, self._now()
+        greeted_before = openings.greeted
         connections = self._pool.connections
         others = connections.now > 1 or began - connections.closed_at < RELEASE_S
         lines: list[tuple[float, bool, str]] = []
-        self._dialled.add(address)
+        openings.dial(address)
         greeted = await self._greeter.greet(address, lines)
         if not (isinstance(greeted, Cause) and greeted.outcome is Outcome.TIMED_OUT):
-            self._dialled.discard(address)
+            openings.replied(address)
         if greeted is None:  # the permit was revoked, which says nothing about the host
             return None
         self._dispatcher.observer.connected(greeted=isinstance(greeted, ServedSession))
         if isinstance(greeted, ServedSession):
-            self._greeted += 1
-            self.has_enough = False
-            self.greeted_s = self._now() - began
-            self.opening_s = max(OPENING_S_LEAST, self.greeted_s)
+            openings.succeeded(address, self._now() - began)
             if self._pool.times.pace.reply_s >= FAR_S:
                 connections.greeted_far(self._now())
-            self.failed_at.pop(address, None)
             return greeted
-        self.failed_at[address] = self._now()
-        if accompanied or self._pool.sessions or self._greeted > greeted_before:
-            if greeted.replied or any(
-                session.address == address for session in self._pool.sessions
-            ):
+        openings.failed(address, self._now())
+        if accompanied or self._is_served or openings.greeted > greeted_before:
+            if greeted.replied or self._pool.sessions.is_at(address):
                 self._host_at_limit()
             return None  # else only this address fails
         if greeted.temporary and connections.left:
@@ -289,7 +236,7 @@ class ConnectionOpener:
     def _host_at_limit(self) -> None:
         """The other connections go on; this one was one too many."""
         pool = self._pool
-        pool.session_limit_fell(pool.connections.crowded(len(pool.sessions), self._now()))
+        pool.session_limit_fell(pool.connections.crowded(len(pool.sessions.open), self._now()))
 
     async def _idle_down(self) -> None:
         """Wait a moment, and open the next connection alone.
@@ -297,19 +244,15 @@ class ConnectionOpener:
         A host still counts connections that are closing, and connections dialled together
         count each other. Only the reply to a lone connection tells whether the host failed.
         """
-        self.has_enough = True
+        self._openings.open_singly()
         self._pool.session_limit_fell(self._pool.connections.failed())
         await trio.sleep(RELEASE_S)
 
     def _addresses_in_turn(self, first: str | None) -> list[str]:
-        addresses = self._pool.addresses
-        start = self._turn % len(addresses)
-        self._turn += 1
+        turn = self._openings.from_next_turn(self._pool.addresses)
         if first is not None:
-            rest = [*addresses[start:], *addresses[:start]]
-            addresses = (first, *(address for address in rest if address != first))
-            start = 0
-        return addresses_in_turn(addresses, start, self._addresses_max)
+            turn = [first, *(address for address in turn if address != first)]
+        return addresses_in_turn(turn, self._addresses_max)
 
     @property
     def _addresses_max(self) -> int:

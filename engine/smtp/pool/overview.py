@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
+from ..backoff import RestingHost
 from ..host_memory import HostMemory
 from ..operators import OTHERS
-from ..throttle import RestingHost
 from ..tolerance.hosts import SpentBudget
 from .pool import Pool
 

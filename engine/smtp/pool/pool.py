@@ -6,57 +6,37 @@ task per connection. The result of a connection attempt applies to every waiting
 that cannot be reached is tried once, not once for each address.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import trio
 
 from ...fair_queue import FairQueue
+from ...observer import Observer
+from ...settings import EngineSettings
 from ...verdict import Outcome
 from .. import patience
-from ..catchall import Acceptance, DomainAcceptance
-from ..controls import HostControls
+from ..catchall import DomainAcceptance, Domains
+from ..controls import EgressControls, HostControls
+from ..host_memory import HostMemory
 from ..host_policy import first_terms
-from ..operators import is_own_server
+from ..operators import MailOperators
 from ..pairing import Renamings
 from ..probe import Cause, Probe
-from ..replies.rules import ReplyMeaning, Step
-from ..session.effects import (
-    BatchDone,
-    Effect,
-    Emit,
-    HeldBack,
-    Idle,
-    RecipientRead,
-    Requeued,
-    Settled,
-)
-from ..session.host import IdleSession
+from ..replies.rules import ReplyMeaning, Rules, Step
+from ..session.effects import Emit, Requeued
 from ..session.recipient_limits import REFUSALS_MAX
-from ..throttle import HostConnections
+from ..tolerance.hosts import Tolerances
 from ..tolerance.limits import BAN_RULE, Growth, Kind
+from ..turn import Turn
 from ..wire import Conversation, SmtpReply
-from .effects import RareEffects
-from .host import PoolHost
+from .connections import HostConnections, HostSessions
 from .identity import HostIdentity
-from .opening import ConnectionOpener
+from .openings import Openings
 from .refusals import RefusalMemory
 from .reply_times import VENTURED, ReplyTimes
-from .resting import (
-    NO_BUDGET,
-    HostRest,
-    cause_of_backoff,
-    record_failure,
-    reject_waiting,
-)
-from .serving import ServedSession, run_connection
-from .staffing import (
-    BACKLOG_S,
-    LATE_BACKLOG_S,
-    connections_max,
-    needs_connection,
-    opening_each_s,
-    width_of,
-)
+from .resting import NO_BUDGET, HostFindings, HostRest
+from .staffing import StaffingState, backlog_s, gives_way, opening_each_s, plan
 
 ANSWERED_AT_ONCE = 64  # probes admitted at a time while the host is backed off
 QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few probes queued in lock-step
@@ -65,18 +45,45 @@ IN_STEP_LEAST = 2  # for each connection: one under way and the next
 TESTING_ROUNDS = 4  # of a session with tests: listed addresses, tests, QUIT, and one to spare
 
 
+class PermitQueues(Protocol):
+    """The permits of addresses; implemented by permits.Permits."""
+
+    def available(self, address: str) -> bool: ...
+    def set_demand(self, address: str, pool: "Pool") -> None: ...
+    def is_needed_elsewhere(self, address: str, pool: "Pool") -> bool: ...
+
+
+class PoolHost(Protocol):
+    """What a pool needs of layer 4; implemented by dispatcher.ProbeDispatcher."""
+
+    settings: EngineSettings
+    rules: Rules
+    operators: MailOperators
+    tolerances: Tolerances
+    domains: Domains
+    controls: EgressControls | None
+    observer: Observer
+    host_memory: HostMemory
+    findings: HostFindings | None
+    closing: bool
+    turn: "Turn[Pool]"
+
+    @property
+    def permits(self) -> PermitQueues: ...
+    def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None: ...
+    def fail_over(self, probe: Probe, cause: Cause) -> None: ...
+    def withdrawn(self, probe: Probe) -> bool: ...
+    def connect(self, pool: "Pool", permit_at: str | None) -> None: ...
+
+
 class Pool:
     """One mail host. Implements `SessionHost` for its sessions."""
 
-    # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
     __slots__ = (
-        *("_apply_rare", "_idle", "_testers", "_woken", "addresses", "backlog"),
-        *("behind", "budget", "clocks_s", "connections", "controls", "counterpart"),
-        *("dispatcher", "fail_over", "found_at", "host", "latest_address", "name"),
-        *("names", "now", "opener", "identity", "patient", "pipelines"),
-        *("present", "read_s", "recipient_read", "refusals", "renamings", "rest"),
-        *("session_barren", "sessions", "settle", "terms", "times"),
-        *("waiting",),
+        *("addresses", "backlog", "behind", "budget", "clocks_s", "connections", "controls"),
+        *("counterpart", "dispatcher", "fail_over", "found_at", "host", "name", "names", "now"),
+        *("openings", "patient", "pipelines", "present", "read_s", "identity", "refusals"),
+        *("renamings", "rest", "sessions", "settle", "terms", "times", "waiting"),
     )
 
     def __init__(
@@ -92,6 +99,10 @@ class Pool:
 
         `patient`: it waits longer for each reply, on few connections.
         """
+        self.dispatcher = dispatcher
+        self.settle = dispatcher.settle
+        self.fail_over: Callable[[Probe, Cause], None] = dispatcher.fail_over
+        self.now: Callable[[], float] = trio.lowlevel.current_clock().current_time
         self.addresses = addresses
         self.patient = patient
         self.counterpart: Pool | None = None  # of the same host, if one of the two is patient
@@ -107,39 +118,22 @@ class Pool:
         self.found_at: set[str] = set()  # these addresses, and older ones that are still in use
         self.terms = first_terms(dispatcher.settings.mail_from)
         self.present = 0  # probes waiting or under way here
-        self.waiting: FairQueue[Probe] = FairQueue()
-        self.sessions: set[ServedSession] = set()
-        self.latest_address = ""  # the address of the session whose effects were applied last
-        self._idle: dict[IdleSession, None] = {}  # of the sessions
         self.backlog = 0  # verdicts that are not proven yet
+        self.behind = 0  # probes that the scheduler holds back for this host
+        self.waiting: FairQueue[Probe] = FairQueue()
+        self.sessions = HostSessions()
+        self.openings = Openings()
         self.renamings = Renamings()
-        # Idle until the addresses of a domain are answered, the longest first.
-        self._testers: dict[IdleSession, None] = {}
-        self._woken: set[IdleSession] = set()  # sessions that are about to take probes
         self.connections = HostConnections(
             patience.connections_max(dispatcher.settings, patient),
             dispatcher.settings.host_connections,
         )
-        self.rest = HostRest()
-        self.behind = 0  # probes that the scheduler holds back for this host
+        self.rest = HostRest(self, dispatcher.host_memory, dispatcher.findings, dispatcher.observer)
         self.times = ReplyTimes(patient=patient)
         self.controls = HostControls(dispatcher.controls)
         self.identity = HostIdentity(dispatcher.operators, self.budget, self.controls)
-        self.opener = ConnectionOpener(self, dispatcher)
-        self._apply_rare = RareEffects(self).apply
         self.refusals = RefusalMemory(self, self.times.late)
-        self.recipient_read = self.refusals.recipient_read  # bound to save a call for each reply
-        self.session_barren = self.refusals.session_barren
         self.pipelines: bool | None = None
-        self.dispatcher = dispatcher
-        self.settle = dispatcher.settle  # bound here to save a call for each reply
-        self.fail_over = dispatcher.fail_over
-        self.now = trio.lowlevel.current_clock().current_time
-
-    def accepts_for(self, domain: str) -> None:
-        """A recipient of this domain is accepted: is that anybody else's than the host's own?"""
-        if not any(is_own_server(name, domain) for name in self.names):
-            self.budget.share_host()
 
     def pair_with(self, counterpart: "Pool") -> None:
         """One of the two is patient: they share the host's limit of connections."""
@@ -163,13 +157,13 @@ class Pool:
     def backed_off_elsewhere(self, until: float) -> None:
         """Another engine backs off from one of the host's names: reject the probes that wait here, too."""
         self.rest.name_rests(until)
-        if self.sessions:  # here it serves us
+        if self.sessions.open:  # here it serves us
             return
         for probe in self.waiting.pop_all():
             if self.session_ended(probe):
                 continue
-            if (cause := cause_of_backoff(self, probe, self.now())) is not None:
-                reject_waiting(self, probe, cause)
+            if (cause := self.rest.cause_for(probe, self.now())) is not None:
+                self.rest.reject(probe, cause)
             else:
                 self.waiting.join(probe.asker, probe)
         self.dispatcher.turn.run()
@@ -183,22 +177,25 @@ class Pool:
             probe.wait_at(self, domain)
             self.present += 1
             backing_off = self.rest.is_on(now) or now < domain.at.backoff_until
-            if backing_off and (cause := cause_of_backoff(self, probe, now)) is not None:
-                reject_waiting(self, probe, cause)
+            if backing_off and (cause := self.rest.cause_for(probe, now)) is not None:
+                self.rest.reject(probe, cause)
             else:
                 self.behind = probe.behind
                 waiting.join(probe.asker, probe)
         if self.budget.lease is not None and waiting.count:
             self.budget.lease.want(self)
         self._staff_waiting()
-        if self.opener.hedged and not self.sessions:
-            self.dispatcher.hedges.hedge(self, probes)
+
+    @property
+    def is_silent(self) -> bool:
+        """Dialled, and without a greeting for HEDGE_S."""
+        return self.openings.hedged and not self.sessions.open
 
     def _staff_waiting(self) -> None:
         """Wake sessions, and open a connection, for those that wait."""
-        before = -1
-        while self.waiting.count > len(self._woken) != before:  # until no further one is woken
-            before = len(self._woken)
+        before, woken = -1, self.sessions.woken
+        while self.waiting.count > len(woken) != before:  # until no further one is woken
+            before = len(woken)
             self.staff()
 
     @property
@@ -217,9 +214,10 @@ class Pool:
         """A probe is no longer this host's; it may still be queued here."""
         self.present -= 1
 
-    def move_away(self, probes: Sequence[Probe]) -> None:
-        """These have joined another host."""
-        self.present -= len(probes)
+    def hold_back(self, count: int) -> None:
+        """So many verdicts wait for their proof from now on; so many fewer, if negative."""
+        self.backlog += count
+        self.dispatcher.turn.hold_back(self, count)
 
     def room(
         self, held: int, account: str = "", patience_s: float = 0.0, *, at_end: bool = False
@@ -263,7 +261,7 @@ class Pool:
         capacity = connections.throttle.limit
         if self.times.late.sessions or connections.left:
             late = len(self.times.late.sessions)
-            capacity = min(connections_max(self), connections.allowed) - late - connections.left
+            capacity = min(self.connections_max, connections.allowed) - late - connections.left
             present -= late
         elif connections.allowed < capacity:
             capacity = connections.allowed
@@ -280,54 +278,119 @@ class Pool:
             self.times.pace.batch_s or 0.0
         ) < QUICK_BATCH_S and not self.dispatcher.turn.at_capacity:
             capacity *= 1 + QUEUED_IN_STEP
-        few, several = IN_STEP_LEAST * len(self.sessions), capacity // 3
+        few, several = IN_STEP_LEAST * len(self.sessions.open), capacity // 3
         room = capacity - present
         return room if present <= few or min(room, held) > several else 0
 
-    @property
-    def under_way(self) -> int:
-        """Probes here without a reply."""
-        return self.present - self.backlog
+    # -- connections -----------------------------------------------------------------------------
 
     def staff(self, *, hurried: bool = False) -> None:
         """Wake an idle session, or open a connection if the queue is worth one."""
-        if not self._idle:
-            connections = self.connections
-            if connections.now >= connections.throttle.limit and not self.times.late.sessions:
+        sessions, waiting = self.sessions, self.waiting
+        if not sessions.idle:
+            connections, late = self.connections, len(self.times.late.sessions)
+            if connections.now >= connections.throttle.limit and not late:
                 return
-            # A cheap part of worth_one_more(), since this runs for almost every reply: no, if
-            # the sessions are soon done even with one probe at a time.
-            round_s = (self.times.pace.batch_s or 0.0) + opening_each_s(self)
-            backlog = self.waiting.count + self.behind
-            prompt = len(self.sessions) - len(self.times.late.sessions)
-            backlog_s = BACKLOG_S if self.times.depth == REFUSALS_MAX else LATE_BACKLOG_S
-            if prompt > 0 and backlog * round_s <= backlog_s * prompt:
+            # A cheap part of plan(), since this runs for almost every reply: no, if the sessions
+            # are soon done even with one probe at a time.
+            round_s = (self.times.pace.batch_s or 0.0) + self._opening_each_s()
+            prompt = len(sessions.open) - late
+            soon_s = backlog_s(is_careful=self.times.is_careful) * prompt
+            if prompt > 0 and (waiting.count + self.behind) * round_s <= soon_s:
                 return
-        if not self.any_waiting():
+        if not self.any_waiting() or self.dispatcher.closing:
             return
-        if self.dispatcher.closing or (
-            self.rest.backoff.failures and self.rest.backoff.active(self.now())
+        if self.rest.backoff.failures and self.rest.backoff.active(self.now()):
+            return
+        if len(sessions.woken) * self._width() >= waiting.count:
+            return
+        if sessions.idle:
+            sessions.wake_one()
+        elif self._turn_away():
+            planned = plan(self._state(hurried=hurried))
+            if planned == "connect":
+                self.open_connection(None)
+            elif planned == "await a permit":
+                for address in self._good_addresses():
+                    self.dispatcher.permits.set_demand(address, self)
+
+    def _state(self, *, hurried: bool) -> StaffingState:
+        times, connections = self.times, self.connections
+        return StaffingState(
+            waiting=len(self.waiting),
+            behind=self.behind,
+            width=self._width(),
+            may_send=not connections.now or self.has_budget(),
+            sessions=len(self.sessions.open),
+            late=len(times.late.sessions),
+            connections=connections.now,
+            counted=connections.counted,
+            limit=self.connections_max,
+            proven=connections.proven,
+            addresses=len(self.addresses),
+            has_permit=any(map(self.dispatcher.permits.available, self._good_addresses())),
+            has_enough=self.openings.has_enough,
+            is_hurried=hurried,
+            takes_few=self.terms.limits.per_connection <= REFUSALS_MAX,
+            accepts_several=times.accepted_several,
+            is_careful=times.is_careful,
+            batch_s=times.pace.batch_s or 0.0,
+            reply_s=times.pace.reply_s,
+            opening_each_s=self._opening_each_s(),
+        )
+
+    @property
+    def connections_max(self) -> int:
+        """How many connections may be open at the moment, with those that we left."""
+        limit = self.connections.limit(len(self.times.late.sessions), self.now())
+        if self.counterpart is None:
+            return limit
+        of_host = self.dispatcher.settings.host_connections
+        return min(limit, of_host - self.counterpart.connections.counted)
+
+    def _good_addresses(self) -> Sequence[str]:
+        return self.openings.good_of(self.addresses, self.now())
+
+    def _opening_each_s(self) -> float:
+        """A slow host gets no more connections because of what opening them takes."""
+        if self.times.slow or self.patient:
+            return 0.0
+        openings = self.openings
+        recipients = self.connections.session_recipients
+        return opening_each_s(openings.greeted_s, openings.opening_s, recipients)
+
+    def _width(self) -> int:
+        """How many probes a session sends at a time."""
+        return 1 if self.pipelines is False else self.window()
+
+    def gives_way(self, conversation: Conversation) -> bool:
+        """Do other probes need the place of this late session?
+
+        Probes whose own reply was late before do not count.
+        """
+        late = self.times.late
+        if late.sleeps_on or not self.any_waiting():
+            return False
+        if self.connections.counted < self.connections_max and any(
+            map(self.dispatcher.permits.available, self.addresses)
         ):
-            return
-        if len(self._woken) * width_of(self) >= self.waiting.count:
-            return
-        if self._idle:
-            session = next(iter(self._idle))
-            del self._idle[session]
-            self._woken.add(session)
-            session.interrupt()
-        elif self._turn_away() and needs_connection(self, hurried):
-            self.open_connection(None)
+            return False  # one more can be opened beside it
+        if all(self.session_ended(each) or each.rerouted for each in self.waiting.heads()):
+            return False
+        return gives_way(
+            late,
+            conversation,
+            self.now(),
+            connections=self.connections.now,
+            reply_s=self.times.pace.reply_s,
+            work_s=len(self.waiting) * (self.times.pace.batch_s or 0.0),
+            opening_s=self.openings.opening_s,
+        )
 
     def open_connection(self, permit_at: str | None) -> None:
         """Open one more; `permit_at` is an address whose permit it holds already."""
         self.connections.opened()
-        self.dispatcher.start(run_connection, self, permit_at)
-
-    def connection_closed(self) -> None:
-        self.connections.closed()
-        if not self.connections.now:
-            self.dispatcher.hedges.gave_up(self)
+        self.dispatcher.connect(self, permit_at)
 
     def connection_ended(self) -> None:
         """Another one may be opened in its place."""
@@ -338,10 +401,8 @@ class Pool:
 
     def wake_testers(self) -> None:
         """Addresses were answered that a test may have waited for."""
-        for pool in (self, self.counterpart):
-            if pool is not None and pool._testers:
-                for session in list(pool._testers):
-                    session.interrupt()
+        for pool in filter(None, (self, self.counterpart)):
+            pool.sessions.wake_testers()
 
     def open_all(self) -> None:
         """Open as many connections as are worth it and allowed."""
@@ -352,16 +413,12 @@ class Pool:
 
     def adopt(self, address: str) -> bool:
         """Use a permit of the address; False if the pool does not need it any more."""
-        prompt = len(self.sessions) - len(self.times.late.sessions)
-        full = self.connections.counted >= connections_max(self)
+        prompt = len(self.sessions.open) - len(self.times.late.sessions)
+        full = self.connections.counted >= self.connections_max
         if prompt > 0 or full or not self.any_waiting():
             return False
         self.open_connection(address)
         return True
-
-    def permit_acquired(self) -> None:
-        """A permit of one of the addresses is free: open a connection if it is still needed."""
-        self.staff(hurried=self.opener.slow_greeting)
 
     def any_waiting(self) -> bool:
         """Does a probe wait for a connection?"""
@@ -391,7 +448,7 @@ class Pool:
             if probe.outcome is not None or probe.pool is not self:
                 continue
             backing_off = now < self.rest.backoff.until or now < probe.domain_here.at.backoff_until
-            if not backing_off or cause_of_backoff(self, probe, now) is None:
+            if not backing_off or self.rest.cause_for(probe, now) is None:
                 return probe
             emit(Requeued(probe))  # and rejected there, with its cause
         return None
@@ -399,8 +456,8 @@ class Pool:
     def requeue(self, probe: Probe) -> None:
         if probe.settled or self.dispatcher.withdrawn(probe):
             return
-        if (cause := cause_of_backoff(self, probe, self.now())) is not None:
-            reject_waiting(self, probe, cause)
+        if (cause := self.rest.cause_for(probe, self.now())) is not None:
+            self.rest.reject(probe, cause)
         else:
             self.waiting.push_front(probe.asker, probe)
 
@@ -413,76 +470,16 @@ class Pool:
     def is_needed_elsewhere(self, address: str) -> bool:
         return self.dispatcher.permits.is_needed_elsewhere(address, self)
 
-    def close_idle_session(self) -> None:
-        for session in list(self._idle):
-            session.withdraw()
-
-    def close_one_session(self, address: str) -> bool:
-        """Close an idle connection to this address; False if there is none."""
-        for session in self._idle:
-            if session.address == address and not session.is_leaving:
-                session.withdraw()
-                return True
-        return False
-
-    def revoke_permits(self, address: str) -> None:
-        """The connections to this address are about to be cancelled, through no fault of the host."""
-        for session in self.sessions:
-            if session.address == address:
-                session.session.revoke_permit()
-
     def work_with_tests_s(self) -> float:
         """How long the waiting probes would take if each of their domains were tested.
 
         Each test uses up one of the refusals of its session, and then another one is opened.
         """
-        session_s = self.opener.opening_s + TESTING_ROUNDS * (self.times.pace.batch_s or 0.0)
+        session_s = self.openings.opening_s + TESTING_ROUNDS * (self.times.pace.batch_s or 0.0)
         if not self.any_waiting():
             return 0.0
         sessions = len(self.waiting) / max(1, self.budget.session_max)
-        return session_s * max(1.0, sessions / max(1, connections_max(self)))
-
-    def is_idle(self, session: IdleSession, *, tests: bool) -> None:
-        """`tests`: it waits until the addresses of their domains are answered."""
-        self._idle[session] = None
-        if tests:
-            self._testers[session] = None
-
-    def is_busy(self, session: IdleSession) -> None:
-        self._testers.pop(session, None)
-        self._idle.pop(session, None)
-        self._woken.discard(session)
-
-    def apply(self, served: ServedSession, effects: list[Effect], *, takes_more: bool) -> None:
-        """Apply what a session's step has changed, in order, and end the step.
-
-        `takes_more`: the session takes one of those that wait.
-        """
-        dispatcher = self.dispatcher
-        self.latest_address = served.address
-        if takes_more:
-            self._woken.add(served)
-        try:
-            for effect in effects:  # those of every reply come first: a class pattern takes 2 µs
-                if type(effect) is Settled:
-                    self.settle(effect.probe, effect.outcome, effect.rule)
-                elif type(effect) is RecipientRead:
-                    self.recipient_read(effect.domain, effect.reply, effect.reading)
-                elif type(effect) is HeldBack:
-                    self.backlog += effect.count
-                    dispatcher.turn.hold_back(self, effect.count)
-                elif type(effect) is BatchDone:
-                    self.batch_done(effect.round_s, effect.gap_s, effect.first_s)
-                elif type(effect) is Idle:
-                    self.is_idle(served, tests=effect.tests)
-                else:
-                    self._apply_rare(served, effect)
-        finally:
-            if dispatcher.turn.is_due:
-                dispatcher.turn.run()
-            if takes_more and not served.session.is_woken:
-                self._woken.discard(served)
-            effects.clear()
+        return session_s * max(1.0, sessions / max(1, self.connections_max))
 
     def random_mailbox(self, domain: DomainAcceptance, model: str, variant: int) -> str:
         return self.dispatcher.domains.random_mailbox(domain, model, variant)
@@ -501,21 +498,8 @@ class Pool:
             return False
         too_late = self.times.refuses_too_late(self.now(), slow_by_default=self.budget.limits.slow)
         if too_late is None:
-            return any(each.session.is_testing() for each in self.sessions)
+            return any(each.is_testing() for each in self.sessions.open)
         return too_late
-
-    def test_ended(self, acceptance: Acceptance, *, in_time: bool) -> None:
-        """A random address was answered, got no reply in time, or is not tolerated at the moment."""
-        if not in_time:
-            self.times.note_unanswered_test(self.now())
-        if acceptance is Acceptance.UNASKED:
-            self.dispatcher.observer.budget_lacking(self.budget.label, random=True)
-
-    def recipient_refused(self, at: float, *, prompt: bool, for_good: bool) -> None:
-        if prompt:
-            self.times.note_prompt_refusal(at)
-        if for_good:
-            self.dispatcher.observer.recipient_refused(self.budget.label)
 
     def turn_away(self, probe: Probe) -> None:
         """The host takes no more refusals for this probe at the moment: it is not sent."""
@@ -528,7 +512,7 @@ class Pool:
             budget.turned_away(Kind.LIST, probe.asker, now, untested)
         wait_s = budget.next_room_s(probe.kind, probe.asker, now, probe.patience_s)
         probe.retry_after(wait_s, budget.tolerance)
-        reject_waiting(self, probe, NO_BUDGET)
+        self.rest.reject(probe, NO_BUDGET)
 
     def _turn_away(self) -> bool:
         """Turn away what may not be sent now; return whether anything is left that may."""
@@ -569,7 +553,7 @@ class Pool:
         if not self.budget.blocked(self.now()):
             return False
         cause = Cause(Outcome.CONVERSATION_FAILED, BAN_RULE, words, about_us=True)
-        record_failure(self, cause, [], at_once=True, until=self.budget.rest_until)
+        self.rest.record_failure(cause, [], at_once=True, until=self.budget.rest_until)
         return True
 
     def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None:
@@ -578,9 +562,9 @@ class Pool:
         self.connections.succeeded(self.now())
         if is_first:
             self.dispatcher.turn.mark_freed(self)
-        if self._testers or self.counterpart is not None:
+        if self.sessions.testers or self.counterpart is not None:
             self.wake_testers()
-        if self.waiting.count > len(self._woken):
+        if self.waiting.count > len(self.sessions.woken):
             self.staff()
 
     def introduced(self, conversation: Conversation) -> None:
@@ -597,10 +581,6 @@ class Pool:
         self.staff()
         self.dispatcher.turn.mark_freed(self)
 
-    @property
-    def reroute_s(self) -> float:
-        return self.times.reroute_s(self.opener.opening_s)
-
     def replies_proven(self, fast_reply_s: float, renamed: set[tuple[str, str]]) -> None:
         """A reply that came sooner than usual was the right one; the host renames recipients so."""
         if fast_reply_s:
@@ -609,13 +589,19 @@ class Pool:
             self.times.renaming_proven()
 
     def session_failed(
-        self, cause: Cause, *, before_recipients: bool, late: bool, at_recipient: bool
+        self,
+        cause: Cause,
+        address: str,
+        *,
+        before_recipients: bool,
+        late: bool,
+        at_recipient: bool,
     ) -> None:
         """`late`: others were answered in time, so fewer connections would not help.
 
-        A reply to a recipient is counted for its domain instead: see session_barren().
+        A reply to a recipient is counted for its domain instead: see RefusalMemory.
         """
         if not (late and cause.outcome is Outcome.TIMED_OUT):
             self.session_limit_fell(self.connections.failed())
         if before_recipients or (cause.about_us and not at_recipient):
-            record_failure(self, cause, [self.latest_address])
+            self.rest.record_failure(cause, [address])

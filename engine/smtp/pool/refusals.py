@@ -5,22 +5,19 @@ off from the whole host once it treats several domains so and answers none.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import trio
 
 from ...verdict import Outcome
+from ..backoff import NEVER, NO_SILENCE, REFUSAL_BACKOFF_S
 from ..catchall import DomainAcceptance, DomainAtHost
+from ..operators import is_own_server
 from ..probe import Cause
 from ..replies.rules import Meaning, ReplyMeaning
 from ..session.failure_causes import refusal_outcome
-from ..throttle import NEVER, NO_SILENCE, REFUSAL_BACKOFF_S
 from ..wire import SmtpReply
 from .reply_times import Lateness
-from .resting import end_backoff, record_failure
-
-if TYPE_CHECKING:
-    from .pool import Pool
+from .resting import HostParts
 
 COLD_MAX = 3  # recipients in a row refused because of us, before a back-off from the domain
 COLD_DOMAINS_MAX = 3  # domains in a row backed off from, before a back-off from the host,
@@ -35,9 +32,9 @@ class RefusalMemory:
     __slots__ = (
         "_accepted",
         "_backed_off",
+        "_host",
         "_lateness",
         "_now",
-        "_pool",
         "_refused",
         "_silence",
         "_succeeded",
@@ -45,8 +42,8 @@ class RefusalMemory:
         "deferred_since",
     )
 
-    def __init__(self, pool: "Pool", lateness: "Lateness") -> None:
-        self._pool = pool
+    def __init__(self, host: HostParts, lateness: Lateness) -> None:
+        self._host = host
         self._lateness = lateness
         self._now = trio.lowlevel.current_clock().current_time
         self._accepted: DomainAtHost | None = None  # whose recipient was accepted last
@@ -58,9 +55,9 @@ class RefusalMemory:
         self._succeeded_at = NEVER  # which was then
 
     def recipient_read(
-        self, domain: DomainAcceptance, reply: SmtpReply, reading: ReplyMeaning
+        self, domain: DomainAcceptance, reply: SmtpReply, reading: ReplyMeaning, address: str
     ) -> None:
-        """Record whether a recipient was refused because of us, or answered.
+        """Record whether a recipient was refused because of us, or answered, at this IP address.
 
         A domain may keep a blocklist of its own, so refusals count by domain first.
         """
@@ -70,11 +67,11 @@ class RefusalMemory:
             self._silence = NO_SILENCE
         self._lateness.recipient_read(accepted=reply.code < 300)
         if reply.code < 300:
-            if domain.at is not self._accepted and not self._pool.budget.is_shared:
+            if domain.at is not self._accepted:
                 self._accepted = domain.at
-                self._pool.accepts_for(domain.at.name)
+                self._accepts_for(domain.at.name)
         elif reply.code >= 500 and reading.meaning is Meaning.NO_MAILBOX:
-            self._pool.identity.recognise(" ".join(reply.lines), refuses=True)
+            self._host.identity.recognise(" ".join(reply.lines), refuses=True)
         if reply.code < 400 or reply.code >= 500:
             self.deferred_since = None
         elif self.deferred_since is None:
@@ -84,9 +81,9 @@ class RefusalMemory:
             if self._backed_off or self._refused:
                 self._backed_off.clear()
                 self._refused.clear()
-            pool = self._pool
-            if pool.rest.backoff.failures or pool.rest.names_until != NEVER:
-                end_backoff(pool)
+            rest = self._host.rest
+            if rest.backoff.failures or rest.names_until != NEVER:
+                rest.end()
             return
         self._refused[domain.name] = None
         spread = len(self._refused) >= COLD_MAX * COLD_DOMAINS_MAX
@@ -98,9 +95,15 @@ class RefusalMemory:
         if spread:  # few refusals at each of many domains: it is the host
             self._backed_off.update(self._refused)
             self._refused.clear()
-        self._back_off_domain(domain, cause)
+        self._back_off_domain(domain, cause, address)
 
-    def session_barren(self, cause: Cause, domain: DomainAcceptance) -> None:
+    def _accepts_for(self, domain: str) -> None:
+        """A recipient of this domain is accepted: is that anybody else's than the host's own?"""
+        budget, names = self._host.budget, self._host.names
+        if not (budget.is_shared or any(is_own_server(name, domain) for name in names)):
+            budget.share_host()
+
+    def session_barren(self, cause: Cause, domain: DomainAcceptance, address: str) -> None:
         """A session ended at a recipient of this domain without an answer to any recipient."""
         now = self._now()
         if self._succeeded:
@@ -108,23 +111,23 @@ class RefusalMemory:
         domain.at.note_session(now)
         if cause.outcome is not Outcome.TIMED_OUT:
             if domain.at.count_unanswered(BARREN_MAX):
-                self._back_off_domain(domain, cause)
+                self._back_off_domain(domain, cause, address)
             else:
-                self._judge_refusals(domain, cause)
+                self._judge_refusals(domain, cause, address)
             return
         domain.at.note_silence(now)
         self._silence = self._silence.after_session(now)
         if domain.at.silence.lasting(now) and now - domain.at.answered_at >= RECENT_SUCCESS_S:
-            self._back_off_domain(domain, cause)
+            self._back_off_domain(domain, cause, address)
         if self._silence.lasting(now) and now - self._succeeded_at >= RECENT_SUCCESS_S:
-            self._judge_refusals(domain, cause)
+            self._judge_refusals(domain, cause, address)
 
-    def _back_off_domain(self, domain: DomainAcceptance, cause: Cause) -> None:
+    def _back_off_domain(self, domain: DomainAcceptance, cause: Cause, address: str) -> None:
         """Back off from this domain at this host."""
         domain.at.back_off(cause, self._now() + REFUSAL_BACKOFF_S)
-        self._judge_refusals(domain, cause)
+        self._judge_refusals(domain, cause, address)
 
-    def _judge_refusals(self, domain: DomainAcceptance, cause: Cause) -> None:
+    def _judge_refusals(self, domain: DomainAcceptance, cause: Cause, address: str) -> None:
         """Back off from the whole host once it refuses several domains and answers none.
 
         The owner of a domain decides what the host replies for its recipients, so one or
@@ -138,4 +141,4 @@ class RefusalMemory:
         if len(self._backed_off) >= (RECENT_SUCCESS_DOMAINS_MAX if recently else COLD_DOMAINS_MAX):
             self._backed_off.clear()
             cause = replace(cause, about_us=True)
-            record_failure(self._pool, cause, [self._pool.latest_address], at_once=True)
+            self._host.rest.record_failure(cause, [address], at_once=True)

@@ -8,9 +8,9 @@ by itself.
 
 from dataclasses import dataclass
 
+from ..backoff import NEVER
 from ..pairing import EARLY
 from ..session.recipient_limits import REFUSALS_MAX
-from ..throttle import NEVER
 from ..wire import Conversation
 
 FAR_S = 0.075  # a host that takes this long to reply is far away
@@ -104,14 +104,6 @@ class Lateness:
         """A recipient is answered."""
         self.accepted += accepted
         self.share -= LATE_SHARE_EWMA * self.share
-
-    def gave_way(self, now: float) -> None:
-        """A session gave up a late reply."""
-        self.rerouted_at = now
-
-    def learn(self, late_reply_s: float) -> None:
-        """A late reply takes so long here, at the least."""
-        self.late_reply_s = late_reply_s
 
     def left(self, *, noticed: bool) -> None:
         """We left a connection while a reply was owed: did the host close it at once?"""
@@ -234,7 +226,7 @@ class ReplyTimes:
     def gave_way(self, now: float, opening_s: float) -> None:
         """A late reply was given up: it takes longer than that."""
         at_least_s = self.reroute_s(opening_s) + opening_s
-        self.late.gave_way(now)
+        self.late.rerouted_at = now
         self._learn_late(max(at_least_s, self.late.late_reply_s or 0.0))
 
     def note_slow(self) -> None:
@@ -268,7 +260,7 @@ class ReplyTimes:
             self.depth, self._depth_trusted = self._depth_trusted, 0
 
     def _learn_late(self, late_reply_s: float) -> None:
-        self.late.learn(late_reply_s)
+        self.late.late_reply_s = late_reply_s
         self.late_s = self.late.late_after_s(self.pace)
 
     # -- what follows --------------------------------------------------------------------------

@@ -1,37 +1,75 @@
 """Back-off of one mail host, and the outcome of probes that wait meanwhile.
 
-The pool, a domain or a name of the host may be backing off; each has its own cause.
+The host, a domain there or a name of the host may be backing off; each has its own cause.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ...evidence import ConnectionAttempt
+from ...fair_queue import FairQueue
+from ...observer import Observer
 from ...verdict import Outcome
+from ..backoff import BACKOFF_AFTER, NEVER, HostBackoff
 from ..catchall import DomainAcceptance
+from ..host_memory import HostMemory
 from ..probe import Cause, Probe
-from ..throttle import BACKOFF_AFTER, NEVER, HostBackoff
+from ..tolerance.host import Tolerance
 from ..tolerance.limits import BAN_RULE, BUDGET_RULE
-
-if TYPE_CHECKING:
-    from .pool import Pool
+from .connections import HostConnections, HostSessions
+from .identity import HostIdentity
 
 NO_BUDGET = Cause(
     Outcome.HOST_BUDGET,
     BUDGET_RULE,
     "the refusals that it takes from us are used up for now",
 )
-AVOID_S = 5.0  # an address that failed is avoided for so long
 DEFERRED_FAILURES_MAX = 3  # after more, probes are settled instead of deferred
 
 
+class HostFindings(Protocol):
+    """Shares back-offs with other engines; implemented by host_shared_cache.HostSharedCache."""
+
+    def refused_once(self, names: Iterable[str], cause: Cause) -> None: ...
+    def backed_off(
+        self, names: Iterable[str], backoff: HostBackoff, addresses: Iterable[str], cause: Cause
+    ) -> None: ...
+
+
+class HostParts(Protocol):
+    """One host, as far as what is learned of it needs the rest; implemented by pool.Pool."""
+
+    name: str
+    names: set[str]  # of exchanges
+    addresses: tuple[str, ...]
+    patient: bool
+    budget: Tolerance
+    identity: HostIdentity
+    rest: "HostRest"
+    connections: HostConnections
+    sessions: HostSessions
+    waiting: FairQueue[Probe]
+    fail_over: Callable[[Probe, Cause], None]
+    now: Callable[[], float]
+
+
 class HostRest:
-    """Until when one host is left alone, or one of its names, and why. Time is an argument."""
+    """Until when one host is left alone, or one of its names, and why."""
 
-    __slots__ = ("backoff", "cause", "names_until")
+    __slots__ = ("_findings", "_host", "_memory", "_observer", "backoff", "cause", "names_until")
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        host: HostParts,
+        memory: HostMemory,
+        findings: HostFindings | None,
+        observer: Observer,
+    ) -> None:
+        self._host = host
+        self._memory = memory
+        self._findings = findings
+        self._observer = observer
         self.backoff = HostBackoff()
         self.cause: Cause | None = None
         self.names_until = NEVER  # the latest back-off of one of its names
@@ -61,96 +99,85 @@ class HostRest:
         """One of its names is not to be connected to until then."""
         self.names_until = max(self.names_until, until)
 
-    def fail(self, cause: Cause, now: float, *, at_once: bool, until: float) -> bool:
-        """The host has failed, or refuses us. Returns whether it is left alone for longer by that.
+    # -- failures --------------------------------------------------------------------------------
 
-        `at_once`: at its first failure. `until`: so long at least.
+    def record_failure(
+        self,
+        cause: Cause,
+        addresses: Sequence[str],
+        *,
+        at_once: bool = False,
+        until: float = NEVER,
+    ) -> None:
+        """The host has failed, or refuses us, at these addresses.
+
+        The owner of a domain may name the address of another's host beside his own: so no other
+        address is left alone. `at_once`: at its first failure. `until`: so long at least.
         """
-        before, rested_until = self.backoff, self.backoff.until
-        if at_once:
-            before = replace(before, failures=max(before.failures, BACKOFF_AFTER - 1))
-        self.backoff = before.after_failure(now, refused=cause.about_us)
+        host, now, before = self._host, self._host.now(), self.backoff
+        host.connections.host_failed()
+        failed = (
+            replace(before, failures=max(before.failures, BACKOFF_AFTER - 1)) if at_once else before
+        )
+        self.backoff = failed.after_failure(now, refused=cause.about_us)
         if until > self.backoff.until:
             self.backoff = replace(self.backoff, until=until)
         self.cause = cause
-        return self.backoff.until > rested_until
+        is_on, findings = self.backoff.active(now), self._findings
+        if is_on and self.backoff.until > before.until:
+            self._observer.host_backed_off(refused=cause.about_us)
+        if findings is not None and not is_on:
+            findings.refused_once(host.names, cause)
+        if is_on:
+            self._memory.record(host.names, self.backoff, addresses, cause)
+            if findings is not None:
+                findings.backed_off(host.names, self.backoff, addresses, cause)
+            host.sessions.withdraw_all()
+            self.send_on(cause)
 
-    def end(self) -> bool:
-        """A recipient was answered. Returns whether one of its names was left alone."""
+    def end(self) -> None:
+        """A recipient was answered: the host and its names are not left alone any more."""
         if self.backoff.failures:
             self.backoff = HostBackoff()
         had_names, self.names_until = self.names_until != NEVER, NEVER
-        return had_names
+        if had_names:
+            self._memory.record_success(self._host.names)
 
+    # -- probes that wait meanwhile --------------------------------------------------------------
 
-def cause_of_backoff(pool: "Pool", probe: Probe, now: float) -> Cause | None:
-    """The cause of the back-off of the host, the domain or the name; None without one."""
-    domain: DomainAcceptance = probe.domain_here
-    if now < pool.rest.backoff.until:
-        return pool.rest.cause
-    cause = None
-    if now < domain.at.backoff_until:
-        cause = domain.at.backoff_cause
-    elif now < pool.rest.names_until:
-        name = probe.exchanges[probe.exchange_index].name
-        cause = pool.dispatcher.host_memory.name_backoff(name, now)
-    return None if cause is None or is_outwaited(pool, cause) else cause
+    def cause_for(self, probe: Probe, now: float) -> Cause | None:
+        """The cause of the back-off of the host, the domain or the name; None without one."""
+        domain: DomainAcceptance = probe.domain_here
+        if now < self.backoff.until:
+            return self.cause
+        cause = None
+        if now < domain.at.backoff_until:
+            cause = domain.at.backoff_cause
+        elif now < self.names_until:
+            cause = self._memory.name_backoff(probe.exchanges[probe.exchange_index].name, now)
+        return None if cause is None or self.is_outwaited(cause) else cause
 
+    def is_outwaited(self, cause: Cause) -> bool:
+        """Does this host's pool wait longer than the one that failed by silence?"""
+        return self._host.patient and cause.outcome is Outcome.TIMED_OUT
 
-def is_outwaited(pool: "Pool", cause: Cause) -> bool:
-    """Does this pool wait longer than the one that failed by silence?"""
-    return pool.patient and cause.outcome is Outcome.TIMED_OUT
+    def reject(self, probe: Probe, cause: Cause) -> None:
+        """The probe is not sent here, for this cause."""
+        host = self._host
+        self._note_ban(probe, cause)
+        if probe.notes is not None:
+            probe.notes.cached.append("rest")
+            words = f"not asked, resting: {cause.words}"
+            probe.notes.tried.append(ConnectionAttempt(host.name, host.addresses[0], words))
+        host.fail_over(probe, cause)
 
+    def send_on(self, cause: Cause) -> None:
+        """Fail over every probe that waits here."""
+        for probe in self._host.waiting.pop_all():
+            if probe.pool is self._host:
+                self._note_ban(probe, cause)
+                self._host.fail_over(probe, cause)
 
-def reject_waiting(pool: "Pool", probe: Probe, cause: Cause) -> None:
-    if cause.rule == BAN_RULE:
-        probe.retry_after(max(0.0, pool.rest.backoff.until - pool.now()))
-    if probe.notes is not None:
-        probe.notes.cached.append("rest")
-        words = f"not asked, resting: {cause.words}"
-        probe.notes.tried.append(ConnectionAttempt(pool.name, pool.addresses[0], words))
-    pool.fail_over(probe, cause)
-
-
-def send_on(pool: "Pool", cause: Cause) -> None:
-    """Fail over every probe that waits here."""
-    for probe in pool.waiting.pop_all():
-        if probe.pool is pool:
-            if cause.rule == BAN_RULE:
-                probe.retry_after(max(0.0, pool.rest.backoff.until - pool.now()))
-            pool.fail_over(probe, cause)
-
-
-def end_backoff(pool: "Pool") -> None:
-    """A recipient was answered: the host and its names are not left alone any more."""
-    if pool.rest.end():
-        pool.dispatcher.host_memory.record_success(pool.names)
-
-
-def record_failure(
-    pool: "Pool",
-    cause: Cause,
-    addresses: Sequence[str],
-    *,
-    at_once: bool = False,
-    until: float = NEVER,
-) -> None:
-    """The host has failed, or refuses us, at these addresses.
-
-    The owner of a domain may name the address of another's host beside his own: so no other
-    address is left alone. `until`: the back-off lasts so long at least.
-    """
-    pool.connections.host_failed()
-    now, rest = pool.now(), pool.rest
-    if rest.fail(cause, now, at_once=at_once, until=until):
-        pool.dispatcher.observer.host_backed_off(refused=cause.about_us)
-    facts = pool.dispatcher.host_shared_cache
-    if facts is not None and not rest.backoff.active(now):
-        facts.refused_once(pool.names, cause)
-    if rest.backoff.active(now):
-        pool.dispatcher.host_memory.record(pool.names, rest.backoff, addresses, cause)
-        if facts is not None:
-            facts.backed_off(pool, addresses, cause)
-        for session in pool.sessions:
-            session.withdraw()
-        send_on(pool, cause)
+    def _note_ban(self, probe: Probe, cause: Cause) -> None:
+        if cause.rule == BAN_RULE:
+            probe.retry_after(max(0.0, self.backoff.until - self._host.now()))

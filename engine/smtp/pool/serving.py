@@ -5,13 +5,15 @@ has changed outside it is applied and what it has to send is written, and only t
 follows.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import trio
 
 from ..connection import SmtpConnection
 from ..host_policy import start_tls
 from ..replies.rules import Step
+from ..session import effects as made
+from ..session.effects import BatchDone, Effect, HeldBack, Idle, RecipientRead, Settled
 from ..session.exchange import NOW
 from ..session.failure_causes import (
     CONNECTION_ERRORS,
@@ -21,27 +23,30 @@ from ..session.failure_causes import (
 )
 from ..session.session import SmtpSession
 from ..wire import ConnectionLost, Overdue
-from .staffing import gives_way
+from .catchall_tests import repeat_test, settle_awaiting
+from .host import ConnectionHost
+from .pool import Pool
 
-if TYPE_CHECKING:
-    from .pool import Pool
+Open = Callable[[str | None], Awaitable["ServedSession | None"]]  # see ConnectionOpener.open()
 
 
-async def run_connection(pool: "Pool", permit_at: str | None) -> None:
+async def run_connection(
+    pool: Pool, dispatcher: ConnectionHost, open_one: Open, permit_at: str | None
+) -> None:
     """Run one connection; `permit_at` is an address whose permit it holds already."""
-    served, is_done, turn = None, True, pool.dispatcher.turn
+    served, is_done, turn = None, True, dispatcher.turn
     try:
-        served = await pool.opener.open(permit_at)
+        served = await open_one(permit_at)
         if served is not None:
             pool.sessions.add(served)
-            pool.connections.greeted(len(pool.sessions))
-            if pool.dispatcher.closing:
+            pool.connections.greeted(len(pool.sessions.open))
+            if dispatcher.closing:
                 served.withdraw()
-            pool.dispatcher.hedges.greeted(pool)
+            dispatcher.hedges.greeted(pool)
             turn.mark_freed(pool)
             turn.run()
             pool.open_all()
-            with pool.dispatcher.permits.holding(served.address):
+            with dispatcher.permits.holding(served.address):
                 await served.serve()
                 session_over(pool, served)
                 pool.staff()
@@ -53,19 +58,21 @@ async def run_connection(pool: "Pool", permit_at: str | None) -> None:
             turn.run()
             pool.connections.session_closed(pool.now())
             if not is_done:
-                pool.dispatcher.left_connections.add(pool, served.connection, served.address)
+                dispatcher.left_connections.add(pool, served.connection, served.address)
             else:
                 with trio.CancelScope(shield=True):
                     await served.connection.close()
-                pool.dispatcher.permits.release(served.address)
-        pool.connection_closed()
+                dispatcher.permits.release(served.address)
+        pool.connections.closed()
+        if not pool.connections.now:
+            dispatcher.hedges.gave_up(pool)
     pool.connection_ended()
     turn.run()
 
 
-def session_over(pool: "Pool", served: "ServedSession") -> None:
+def session_over(pool: Pool, served: "ServedSession") -> None:
     session = served.session
-    if served in pool.sessions and session.is_spent and session.recipients:
+    if served in pool.sessions.open and session.is_spent and session.recipients:
         pool.connections.session_spent(session.recipients)
     pool.sessions.discard(served)
     if pool.times.late.session_over(session.conversation):
@@ -75,13 +82,20 @@ def session_over(pool: "Pool", served: "ServedSession") -> None:
 class ServedSession:
     """One session on its connection: reads and writes for it, and waits. Its host wakes it."""
 
-    __slots__ = ("_error", "_pool", "_until", "address", "connection", "session")
+    __slots__ = (*("_dispatcher", "_error", "_pool", "_until", "address", "connection", "session"),)
 
-    def __init__(self, pool: "Pool", session: SmtpSession, connection: SmtpConnection) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        dispatcher: ConnectionHost,
+        session: SmtpSession,
+        connection: SmtpConnection,
+    ) -> None:
         self.session = session
         self.connection = connection
         self.address = session.address
         self._pool = pool
+        self._dispatcher = dispatcher
         self._until = NOW  # of the wait
         self._error: Exception | None = None  # of a step during a wait
 
@@ -100,6 +114,14 @@ class ServedSession:
         """Send QUIT as soon as nothing is unanswered."""
         self.session.leave()
         self.interrupt()
+
+    def revoke_permit(self) -> None:
+        """It is about to be cancelled, through no fault of the host."""
+        self.session.revoke_permit()
+
+    def is_testing(self) -> bool:
+        """Is a random address unanswered here?"""
+        return self.session.is_testing()
 
     # -- its task ------------------------------------------------------------------------------
 
@@ -123,7 +145,7 @@ class ServedSession:
             raise self._error
         finally:
             self.session.end()
-            self._pool.apply(self, self.session.effects, takes_more=False)
+            self._apply(takes_more=False)
 
     def _resume(self) -> float | None:
         """Octets have come, the time is up, or the session failed: read, take its steps, and write.
@@ -137,7 +159,7 @@ class ServedSession:
             while True:
                 if session.effects:
                     takes_more = session.takes_more and not session.exchange.batch.unanswered
-                    pool.apply(self, session.effects, takes_more=takes_more)
+                    self._apply(takes_more=takes_more)
                 if until == NOW:
                     session.conversation.read_clock(pool.now())
                 elif session.exchange.is_late and until > NOW and self._gives_way():
@@ -157,9 +179,8 @@ class ServedSession:
     def _gives_way(self) -> bool:
         """Is the session late, and do other probes need its place?"""
         session, pool = self.session, self._pool
-        return session.exchange.may_give_way(pool.reroute_s) and gives_way(
-            pool, session.conversation
-        )
+        after_s = pool.times.reroute_s(pool.openings.opening_s)
+        return session.exchange.may_give_way(after_s) and pool.gives_way(session.conversation)
 
     async def _flush(self) -> None:
         """Write what the system did not take at once."""
@@ -172,7 +193,7 @@ class ServedSession:
     async def _start_tls(self) -> None:
         """Start TLS, as the host demands. If that fails, the recipients that wait for it fail."""
         session, preamble = self.session, self.session.exchange.recorder.preamble
-        batch, helo_name = session.begin_tls(), self._pool.dispatcher.settings.helo_name
+        batch, helo_name = session.begin_tls(), self._dispatcher.settings.helo_name
         cause, said_before = None, len(preamble)
         try:
             refusal = await start_tls(self.connection, helo_name, preamble, until=batch.until)
@@ -190,3 +211,96 @@ class ServedSession:
                 cause = refused_command(refusal, reading)
             session.end_tls(cause)
         self._resume()
+
+    # -- what its steps have changed -------------------------------------------------------------
+
+    def _apply(self, *, takes_more: bool) -> None:
+        """Apply what the latest step has changed, in order, and end the step.
+
+        `takes_more`: the session takes one of those that wait.
+        """
+        pool, session, turn = self._pool, self.session, self._dispatcher.turn
+        settle, read_recipient = self._dispatcher.settle, pool.refusals.recipient_read
+        if takes_more:
+            pool.sessions.begin_picking(self)
+        try:
+            for effect in session.effects:  # those of every reply first: a class pattern takes 2 µs
+                if type(effect) is Settled:
+                    settle(effect.probe, effect.outcome, effect.rule)
+                elif type(effect) is RecipientRead:
+                    read_recipient(effect.domain, effect.reply, effect.reading, self.address)
+                elif type(effect) is HeldBack:
+                    pool.hold_back(effect.count)
+                elif type(effect) is BatchDone:
+                    pool.batch_done(effect.round_s, effect.gap_s, effect.first_s)
+                elif type(effect) is Idle:
+                    pool.sessions.idles(self, tests=effect.tests)
+                else:
+                    self._apply_rare(effect)
+        finally:
+            if turn.is_due:
+                turn.run()
+            if takes_more and not session.is_woken:
+                pool.sessions.end_picking(self)
+            session.effects.clear()
+
+    def _apply_rare(self, effect: Effect) -> None:
+        pool = self._pool
+        match effect:
+            case made.Busy(reused):
+                pool.sessions.works(self)
+                if reused:
+                    self._dispatcher.observer.session_reused()
+            case made.RecipientRefused(at, prompt, for_good):
+                if prompt:
+                    pool.times.note_prompt_refusal(at)
+                if for_good:
+                    self._dispatcher.observer.recipient_refused(pool.budget.label)
+            case made.Requeued(probe, last):
+                (pool.requeue_last if last else pool.requeue)(probe)
+            case made.ClockRestarted(probe):
+                self._dispatcher.turn.restart_clock(probe)
+            case made.ClockSuspended(probe):
+                self._dispatcher.turn.stop_clocks((probe,))
+            case made.FailedOver(probe, cause):
+                pool.fail_over(probe, cause)
+            case made.TestEnded(domain, acceptance, in_time):
+                if acceptance is None:
+                    repeat_test(pool, domain)
+                    return
+                if not in_time:
+                    pool.times.note_unanswered_test(pool.now())
+                settle_awaiting(pool, domain, acceptance, in_time=in_time)
+            case made.BecameLate(conversation, accepted_before):
+                pool.became_late(conversation, accepted_before)
+            case made.CaughtUp(conversation, accepted):
+                pool.times.caught_up(conversation, pool.now(), accepted=accepted)
+                self._dispatcher.turn.mark_freed(pool)
+            case made.GaveWay():
+                pool.times.gave_way(pool.now(), pool.openings.opening_s)
+            case made.SessionFailed(cause, before_recipients, late, at_recipient):
+                pool.session_failed(
+                    cause,
+                    self.address,
+                    before_recipients=before_recipients,
+                    late=late,
+                    at_recipient=at_recipient,
+                )
+            case made.Barren(cause, domain):
+                pool.refusals.session_barren(cause, domain, self.address)
+            case made.IdledTooLong():
+                pool.sessions.close_idle()
+            case made.Distrusted(renamed=is_renaming):
+                pool.times.distrust(renamed=is_renaming)
+            case made.Proven(fast_reply_s, renamed):
+                pool.replies_proven(fast_reply_s, renamed)
+            case made.HostChanged(cause, hour):
+                if hour is not None:
+                    pool.budget.limit_hour(hour)
+                pool.rest.record_failure(cause, [self.address], at_once=True)
+            case made.TurnedAway(probe):
+                pool.turn_away(probe)
+            case made.HostBlocked(words):
+                pool.blocked(words)
+            case _:
+                raise TypeError(effect)

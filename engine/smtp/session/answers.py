@@ -117,7 +117,7 @@ class RecipientReplies:
             if meaning is _NO_MAILBOX and code >= 500:
                 probe.domain_here.refused_as_unknown(probe.mailbox, reply)
         if code < 300:
-            limits.count_accepted(now)
+            limits.count_answer(now, accepted=True)
         self.fruitful = True
         self._emit(RecipientRead(probe.domain_here, reply, reading))
         return probe, outcome, rule
@@ -128,7 +128,7 @@ class RecipientReplies:
         reading = ACCEPTED if positive else self._host.read(Step.RCPT, reply)
         now, limits = self._conversation.received_at, self._limits
         if positive:
-            limits.count_accepted(now)
+            limits.count_answer(now, accepted=True)
         else:
             limits.count_refusal(reply, reading, refusal_outcome(reply, reading), now)
             self._emit(RecipientRefused(now, not batch.late, reply.code >= 500))

@@ -14,17 +14,6 @@ from ..wire import SmtpReply
 from .effects import Emit
 
 
-class IdleSession(Protocol):
-    """A session that waits for probes, as its host sees it."""
-
-    address: str
-
-    @property
-    def is_leaving(self) -> bool: ...
-    def interrupt(self) -> None: ...
-    def withdraw(self) -> None: ...
-
-
 class HostTimes(Protocol):
     """When a mail host replies, as far as its sessions ask; see pool.reply_times."""
 

@@ -136,14 +136,11 @@ class SessionLimits:
 
     def count_answer(self, now: float, *, accepted: bool = False, refused: bool = False) -> None:
         """The oldest of the recipients under way was answered."""
+        self.recipients += accepted
+        self.in_transaction += accepted
         if self._sent:
             kind, account = self._sent.popleft()
             self._host.budget.answered(kind, account, now, accepted=accepted, refused=refused)
-
-    def count_accepted(self, now: float) -> None:
-        self.recipients += 1
-        self.in_transaction += 1
-        self.count_answer(now, accepted=True)
 
     def count_refusal(
         self, reply: SmtpReply, reading: ReplyMeaning, outcome: Outcome, now: float

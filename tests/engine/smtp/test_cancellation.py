@@ -28,6 +28,7 @@ from mailprobe.engine import (
     open_answers,
     open_engine,
 )
+from mailprobe.engine.smtp.pool.serving import ServedSession
 from mailprobe.engine.smtp.probe import Probe
 from tests.cutter import Cutter
 from tests.engine.engine_runs import verify
@@ -184,8 +185,9 @@ def may_be_said_still(engine: Engine) -> set[str]:
     return {
         asked.mailbox
         for pool in engine.dispatcher.pools.values()
-        for session in pool.sessions
-        for asked in session.session.exchange.batch.unanswered
+        for served in pool.sessions.open
+        if isinstance(served, ServedSession)
+        for asked in served.session.exchange.batch.unanswered
         if isinstance(asked, Probe)
     }
 
@@ -277,7 +279,9 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
         assert tap.open == 0
         assert not dispatcher.permits.in_use
         assert dispatcher.tasks == 0
-        assert not any(pool.connections.now or pool.sessions for pool in dispatcher.pools.values())
+        assert not any(
+            pool.connections.now or pool.sessions.open for pool in dispatcher.pools.values()
+        )
         async with open_engine(
             scenario.settings, transport=network.transport, dial=tap.dial
         ) as another:

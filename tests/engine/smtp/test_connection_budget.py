@@ -351,7 +351,7 @@ async def test_probes_whose_permits_are_on_their_way_keep_their_places(autojump_
             async def grant() -> None:
                 while not all(permits.counts[address] for address in addresses):
                     await trio.sleep(0.5)
-                    assert engine.dispatcher.under_way <= 4
+                    assert engine.probing.turn.under_way <= 4
                     for address in addresses:
                         if permits.wanted[address] and not permits.counts[address]:
                             permits.grant(address, 1)

@@ -6,15 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailprobe.engine.smtp.throttle import (
+from mailprobe.engine.smtp.backoff import (
     BACKOFF_AFTER,
-    HOST_LIMIT_S,
-    LIMIT_AT_FIRST,
     REFUSAL_BACKOFF_S,
     REFUSAL_BACKOFF_S_MAX,
     UNREACHABLE_BACKOFF_S,
     UNREACHABLE_BACKOFF_S_MAX,
     HostBackoff,
+)
+from mailprobe.engine.smtp.pool.connections import (
+    HOST_LIMIT_S,
+    LIMIT_AT_FIRST,
     Throttle,
     first_throttle,
 )

@@ -151,10 +151,10 @@ async def test_probes_of_a_lock_step_host_are_admitted_a_few_at_a_time(autojump_
                 trio.open_nursery() as nursery,
             ):
                 nursery.start_soon(in_order, answers, len(texts))
-                while answers.ready or engine.dispatcher.under_way or not rooms:
+                while answers.ready or engine.dispatcher.turn.under_way or not rooms:
                     await trio.sleep(0.003)
                     for pool in engine.dispatcher.pools.values():
-                        rooms[pool.under_way, len(pool.sessions)] = (
+                        rooms[pool.present - pool.backlog, len(pool.sessions.open)] = (
                             pool.room(1, "me"),
                             pool.room(100, "me"),
                         )

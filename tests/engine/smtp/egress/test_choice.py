@@ -138,7 +138,7 @@ async def test_the_probes_of_all_egresses_together_are_limited(autojump_clock):
             async with open_answers(engine, texts, account="me", deferred_start=True) as answers:
                 async for answer in answers:
                     assert answer.cause.reason == "accepted"
-                    most = max(most, engine.probing.under_way)
+                    most = max(most, engine.probing.turn.under_way)
             assert 5 < most <= 10
 
 

@@ -119,10 +119,10 @@ async def test_cancelled_while_the_other_family_is_looked_up_nothing_is_left(aut
 
 def test_families_alternate_and_the_fewest_tried_are_one_of_each():
     four, six = ["11.0.0.1", "11.0.0.2", "11.0.0.3"], ["2a00::1", "2a00::2"]
-    assert addresses_in_turn([*four, *six], 0, 5) == [four[0], six[0], four[1], six[1], four[2]]
-    assert addresses_in_turn([*four, *six], 4, 1) == [six[1], four[0]]
-    assert addresses_in_turn(four, 1, 1) == [four[1]]
-    assert addresses_in_turn(four, 2, 2) == [four[2], four[0]]
+    assert addresses_in_turn([*four, *six], 5) == [four[0], six[0], four[1], six[1], four[2]]
+    assert addresses_in_turn([six[1], *four, six[0]], 1) == [six[1], four[0]]
+    assert addresses_in_turn(four[1:], 1) == [four[1]]
+    assert addresses_in_turn([four[2], four[0], four[1]], 2) == [four[2], four[0]]
 
 
 async def test_over_sockets_the_second_address_follows_a_refusal():

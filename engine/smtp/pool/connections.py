@@ -1,29 +1,19 @@
-"""Learns how many connections a host accepts, and how long to back off after failures.
+"""The connections of one mail host: how many it accepts, and what its sessions do.
 
 The feedback rule is Postfix's (SCHEDULER_README): `limit` successes add a connection,
-`limit` failures remove one. If the host refuses a connection while others
-are open, their number is the new limit at once. Each further failure in a row doubles
-the back-off. `Throttle` and `HostBackoff` are frozen values: an event returns a new one.
+`limit` failures remove one. If the host refuses a connection while others are open, their
+number is the new limit at once. `Throttle` is a frozen value: an event returns a new one.
 """
 
 from dataclasses import dataclass, replace
+from typing import Protocol
+
+from ..backoff import NEVER
 
 SESSION_EWMA = 0.5  # weight of the latest session in the mean of their recipients
 UNTESTED_RECIPIENTS = 24.0  # in a session, where most domains have two and are to be tested
 LIMIT_AT_FIRST = 2  # connections to a host before its limit is learned
 HOST_LIMIT_S = 30.0  # after one connection too many, before the limit grows again
-
-BACKOFF_AFTER = 2  # failures in a row: one may be chance
-FAILURES_APART_S = 1.0  # failures of one outage come together and count once
-UNREACHABLE_BACKOFF_S = 5.0
-UNREACHABLE_BACKOFF_S_MAX = 300.0
-REFUSAL_BACKOFF_S = 60.0
-REFUSAL_BACKOFF_S_MAX = 3600.0
-
-SILENT_SESSIONS_MAX = 5  # sessions in a row without a reply to a recipient. A tarpit delays some
-SILENT_S = 2.0  # replies only, so silence shorter than three read deadlines causes no back-off
-
-NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,63 +168,94 @@ class HostConnections:
         return lowered
 
 
-@dataclass(frozen=True, slots=True)
-class HostBackoff:
-    """A host's failures in a row, and until when to back off. Times are of the caller's clock."""
+class OpenSession(Protocol):
+    """A session as its host sees it; implemented by serving.ServedSession."""
 
-    failures: int = 0
-    until: float = NEVER
-    struck_at: float = NEVER
+    address: str
 
-    def after_failure(self, now: float, *, refused: bool) -> "HostBackoff":
-        """`refused`: the host refused because of us; otherwise it could not be reached."""
-        if not refused and now - self.struck_at < FAILURES_APART_S:
-            return self
-        failures = self.failures + 1
-        if failures < BACKOFF_AFTER:
-            return HostBackoff(failures, struck_at=now)
-        first, most = (
-            (REFUSAL_BACKOFF_S, REFUSAL_BACKOFF_S_MAX)
-            if refused
-            else (UNREACHABLE_BACKOFF_S, UNREACHABLE_BACKOFF_S_MAX)
-        )
-        doublings = min(failures - BACKOFF_AFTER, 16)
-        return HostBackoff(failures, now + min(first * 2**doublings, most), now)
-
-    def without_pause(self, now: float) -> "HostBackoff":
-        """The next failure counts, however soon it comes; a back-off that has begun stays."""
-        return self if self.active(now) else replace(self, struck_at=NEVER)
-
-    def active(self, now: float) -> bool:
-        return now < self.until
-
-    def doubtful(self, now: float) -> bool:
-        """True during a back-off, and just after a failure: a caller that can wait should."""
-        return now < self.until or now - self.struck_at < FAILURES_APART_S
+    @property
+    def is_leaving(self) -> bool: ...
+    def interrupt(self) -> None: ...
+    def withdraw(self) -> None: ...
+    def revoke_permit(self) -> None: ...
+    def is_testing(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RestingHost:
-    """A mail host that is left alone now, for the operator."""
+class HostSessions:
+    """All of one host."""
 
-    name: str
-    words: str  # why
-    about_us: bool  # it refused because of this machine
-    left_s: float
+    __slots__ = ("idle", "open", "testers", "woken")
 
+    def __init__(self) -> None:
+        self.open: set[OpenSession] = set()
+        self.idle: dict[OpenSession, None] = {}
+        # Idle until the addresses of a domain are answered, the longest first.
+        self.testers: dict[OpenSession, None] = {}
+        self.woken: set[OpenSession] = set()  # about to take probes
 
-@dataclass(frozen=True, slots=True)
-class Silence:
-    """Sessions in a row in which no recipient was answered before the read deadline."""
+    def add(self, session: OpenSession) -> None:
+        self.open.add(session)
 
-    sessions: int = 0
-    since: float = NEVER
+    def discard(self, session: OpenSession) -> None:
+        self.open.discard(session)
 
-    def after_session(self, now: float) -> "Silence":
-        return Silence(self.sessions + 1, self.since if self.sessions else now)
+    def is_at(self, address: str) -> bool:
+        """Is one connected to this address?"""
+        return any(session.address == address for session in self.open)
 
-    def lasting(self, now: float) -> bool:
-        return self.sessions >= SILENT_SESSIONS_MAX and now - self.since >= SILENT_S
+    # -- what they do ----------------------------------------------------------------------------
 
+    def idles(self, session: OpenSession, *, tests: bool) -> None:
+        """It has nothing to send; with `tests`, until the addresses of their domains are answered."""
+        self.idle[session] = None
+        if tests:
+            self.testers[session] = None
 
-NO_SILENCE = Silence()
+    def works(self, session: OpenSession) -> None:
+        """It idles no more."""
+        self.testers.pop(session, None)
+        self.idle.pop(session, None)
+        self.woken.discard(session)
+
+    def begin_picking(self, session: OpenSession) -> None:
+        """It takes of the probes that wait as soon as its effects are applied."""
+        self.woken.add(session)
+
+    def end_picking(self, session: OpenSession) -> None:
+        self.woken.discard(session)
+
+    # -- what they are to do ---------------------------------------------------------------------
+
+    def wake_one(self) -> None:
+        """A probe waits for the one that idles longest."""
+        session = next(iter(self.idle))
+        del self.idle[session]
+        self.woken.add(session)
+        session.interrupt()
+
+    def wake_testers(self) -> None:
+        """Addresses were answered that a test may have waited for."""
+        for session in list(self.testers):
+            session.interrupt()
+
+    def withdraw_all(self) -> None:
+        for session in self.open:
+            session.withdraw()
+
+    def close_idle(self) -> None:
+        for session in list(self.idle):
+            session.withdraw()
+
+    def close_one(self, address: str) -> bool:
+        """Close an idle connection to this address; False if there is none."""
+        for session in self.idle:
+            if session.address == address and not session.is_leaving:
+                session.withdraw()
+                return True
+        return False
+
+    def revoke_permits(self, address: str) -> None:
+        """The connections to this address are about to be cancelled, through no fault of the host."""
+        for session in self.open:
+            if session.address == address:
+                session.revoke_permit()

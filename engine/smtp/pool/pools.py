@@ -7,9 +7,9 @@ addresses rotate, so what it learned about the host survives.
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, ValuesView
 
-from .host_memory import HostMemory
-from .operators import MailOperators
-from .pool.pool import Pool
+from ..host_memory import HostMemory
+from ..operators import MailOperators
+from .pool import Pool
 
 POOLS_MAX = 10_000  # hosts remembered; idle ones are removed first
 POOLS_SCANNED = 64  # pools visited at most, to find one to remove
@@ -110,7 +110,7 @@ class Pools:
     def _move(self, pool: Pool, key: tuple[str, ...]) -> Pool:
         del self._by_addresses[pool.addresses]
         self._by_addresses[key] = pool
-        in_use = {session.address for session in pool.sessions}
+        in_use = {session.address for session in pool.sessions.open}
         for address in pool.found_at - set(key) - in_use:
             self._remove_address(pool, address)
         self._find_at(pool, key)

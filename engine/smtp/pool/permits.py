@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ..settings import EngineSettings
-from . import patience
-from .connection_budget import ConnectionBudget
-from .pool.pool import Pool
-from .probe import Probe
-from .turn import Turn
+from ...settings import EngineSettings
+from .. import patience
+from ..connection_budget import ConnectionBudget
+from ..probe import Probe
+from ..turn import Turn
+from .pool import Pool
 
 WAITS_REMEMBERED = 16  # of a pool: more are hardly over within one overall deadline
 
@@ -117,7 +117,7 @@ class Permits:
         if not short:
             return  # the budget will grant it
         for other in self._pools_at[address] - {pool}:
-            other.close_idle_session()
+            other.sessions.close_idle()
 
     def is_needed_elsewhere(self, address: str, pool: Pool) -> bool:
         """Does another pool, or another process, wait for a permit of this address?"""
@@ -217,7 +217,7 @@ class Permits:
             return
         self._revoked.add(address)
         for pool in self._pools_at.get(address, ()):
-            pool.revoke_permits(address)
+            pool.sessions.revoke_permits(address)
         for scope in list(self._scopes.get(address, ())):
             scope.cancel()
 
@@ -238,7 +238,7 @@ class Permits:
 
     def _close_sessions(self, address: str, most: int) -> None:
         for pool in self._pools_at.get(address, ()):
-            while most > 0 and pool.close_one_session(address):
+            while most > 0 and pool.sessions.close_one(address):
                 self._ceded[address] += 1
                 most -= 1
 
@@ -258,7 +258,7 @@ class Permits:
                 if self._adopted(pool, address):
                     continue
                 self._withdraw(address)
-            pool.permit_acquired()
+            pool.staff(hurried=pool.openings.slow_greeting)
 
 
 @dataclass(slots=True, eq=False)
