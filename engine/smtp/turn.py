@@ -135,11 +135,6 @@ class Turn(Generic[Host]):
         return len(self._admitted) - self._awaiting_proof
 
     @property
-    def at_capacity(self) -> bool:
-        """More than half of `probes_max` is in use: keep queues at lock-step sessions short."""
-        return 2 * self.under_way > self._limit
-
-    @property
     def lists_are_full(self) -> bool:
         """Are only places for requests left?"""
         return self._list_places.is_full(self.under_way)

@@ -274,9 +274,8 @@ class Pool:
             return capacity * self.window() - present
         if careful:
             return capacity - present
-        if (
-            self.times.pace.batch_s or 0.0
-        ) < QUICK_BATCH_S and not self.dispatcher.turn.at_capacity:
+        is_busy = 2 * self.dispatcher.turn.under_way > self.dispatcher.settings.probes_max
+        if (self.times.pace.batch_s or 0.0) < QUICK_BATCH_S and not is_busy:
             capacity *= 1 + QUEUED_IN_STEP
         few, several = IN_STEP_LEAST * len(self.sessions.open), capacity // 3
         room = capacity - present

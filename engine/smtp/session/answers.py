@@ -79,15 +79,16 @@ class RecipientReplies:
     # -- one reply to a recipient --------------------------------------------------------------
 
     def usual(
-        self, probe: PendingProbe, reply: SmtpReply, batch: RecipientBatch
+        self, probe: PendingProbe, turn: CommandReply, batch: RecipientBatch
     ) -> tuple[Probe, Outcome, str] | None:
-        """Count this reply and return its verdict, if nothing but a verdict follows from it.
+        """Count the reply and return its verdict, if nothing but a verdict follows from it.
 
         None if more follows; then nothing has been changed, and process() is to do it.
         """
         if not isinstance(probe, Probe) or probe.outcome is not None:
             return None
-        code, now, limits = reply.code, self._conversation.received_at, self._limits
+        reply, now, limits = turn.reply, self._conversation.received_at, self._limits
+        code = reply.code
         if code < 300:
             reading = ACCEPTED
             domain: DomainAcceptance = probe.domain_here
@@ -118,6 +119,10 @@ class RecipientReplies:
                 probe.domain_here.refused_as_unknown(probe.mailbox, reply)
         if code < 300:
             limits.count_answer(now, accepted=True)
+        if probe.notes is not None:
+            self._recorder.record_exchange(probe, turn)
+            if code < 300:
+                probe.notes.cached.append("catch_all")
         self.fruitful = True
         self._emit(RecipientRead(probe.domain_here, reply, reading))
         return probe, outcome, rule

@@ -89,7 +89,6 @@ class RecipientBatch(msgspec.Struct, eq=False):
     unanswered: list[PendingProbe]
     recipients: list[Command] = []
     elsewhere: frozenset[Probe] = frozenset()  # of the unanswered: sent on other connections, too
-    noted: bool = False  # a probe has notes
     checked: bool = False  # NOOP follows them in the same write: see Proof.begin_check()
     check_due: bool = False  # and its reply has not come yet
     place: int = 0  # the recipient whose reply comes next

@@ -143,7 +143,7 @@ class BatchExchange:
         """Begin a batch of these: none of its recipients is answered."""
         host, conversation, pairing = self._host, self._conversation, self.proof.pairing
         offer, now, reused, until = conversation.offer, conversation.now, self.batches > 0, 0.0
-        noted = has_tests = False
+        has_tests = False
         recipients: list[Command] = []
         for each in asked:
             recipients.append(rcpt(each.mailbox))
@@ -163,7 +163,6 @@ class BatchExchange:
                 until = deadline
             each.begin_try()
             if each.notes is not None:
-                noted = True
                 attempt = ConnectionAttempt(host.name, self._address, "answered")
                 self.recorder.record_start(each, attempt, reused=reused)
         batch = self.batch = RecipientBatch(
@@ -172,7 +171,6 @@ class BatchExchange:
             reused,
             asked[:],
             recipients,
-            noted=noted,
             transaction=in_transaction,
             until=until or inf,
             began=now,
@@ -213,8 +211,7 @@ class BatchExchange:
         reply, proof = turn.reply, self.proof
         proof.suspect_repeated(reply, before)
         proof.pairing.check_names_none(reply, [each.mailbox for each in batch.sent])
-        if batch.noted:
-            self.recorder.record_opening(batch.unanswered, turn)
+        self.recorder.record_opening(batch.unanswered, turn)
         # Only these show that the server still serves us; it accepts RSET from any client.
         batch.opening_replied(serves=turn.command.verb == "MAIL" and reply.positive)
         if not reply.positive and batch.refusal is None:
@@ -357,10 +354,10 @@ class BatchExchange:
             self.settle_proven()
             self._process(batch, batch.pop_all())
             return self._end_batch(batch)
-        if batch.exchanges and not batch.noted:
+        if batch.exchanges:
             held: list[ProvenVerdict] = []
             for asked, turn in zip(batch.unanswered, batch.exchanges, strict=False):
-                verdict = self.answers.usual(asked, turn.reply, batch)
+                verdict = self.answers.usual(asked, turn, batch)
                 if verdict is None:
                     break
                 held.append(verdict)
@@ -377,7 +374,7 @@ class BatchExchange:
         answers, now = self.answers, self._conversation.received_at
         for turn in turns:
             asked = batch.unanswered[0]
-            verdict = None if batch.noted else answers.usual(asked, turn.reply, batch)
+            verdict = answers.usual(asked, turn, batch)
             if verdict is None:
                 answers.process(asked, turn, batch)
             else:

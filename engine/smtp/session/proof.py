@@ -248,8 +248,7 @@ class Proof:
     def judge_check(self, turn: CommandReply, batch: RecipientBatch) -> None:
         """The reply to NOOP has come. Raises OutOfStep where it is none, or ConnectionLost."""
         conversation, code = self._conversation, turn.reply.code
-        if batch.noted:
-            self._recorder.record_opening(batch.unanswered, turn)
+        self._recorder.record_opening(batch.unanswered, turn)
         if code == 421:
             raise ConnectionLost(f"closed by the server: 421 {turn.reply.text[:80]}")
         unknown = code in NOT_IMPLEMENTED

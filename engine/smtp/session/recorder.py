@@ -44,7 +44,7 @@ class SessionRecorder:
     def record_opening(self, probes: Iterable[PendingProbe], turn: CommandReply) -> None:
         """A reply to a command that is sent for all of these."""
         for probe in probes:
-            if isinstance(probe, Probe):
+            if isinstance(probe, Probe) and probe.notes is not None:
                 self.record_exchange(probe, turn)
 
     def record_exchange(self, probe: Probe, turn: CommandReply) -> None:

@@ -43,8 +43,8 @@ class World:
     times: str  # of the conversations
 
 
-def play(kind: str, seed: int) -> World:
-    end = run_world(kind, seed)
+def play(kind: str, seed: int, *, explain: bool | None = None) -> World:
+    end = run_world(kind, seed, explain=explain)
     asked = {text for account in end.accounts for text in account.texts}
     counts = tuple(_counts(end, asked))
     random_names = {each for host in end.hosts for each in host.record.recipients} - asked

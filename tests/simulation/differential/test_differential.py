@@ -33,6 +33,12 @@ def test_the_core_does_what_it_did_before(kind):
     assert found == {}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_evidence_changes_neither_verdicts_nor_what_hosts_see(kind):
+    without, explained = (play(kind, 400, explain=explain).record for explain in (False, True))
+    assert (explained.verdicts, explained.hosts) == (without.verdicts, without.hosts)
+
+
 BEFORE = Record("du?|-", ((2, 1, 5, 2, 1),), "ab")
 
 

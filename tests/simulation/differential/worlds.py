@@ -200,18 +200,19 @@ def seeded_names(rng: random.Random) -> Iterator[None]:
         yield
 
 
-def run_world(kind: str, seed: int) -> WorldEnd:
+def run_world(kind: str, seed: int, *, explain: bool | None = None) -> WorldEnd:
+    """By default the answers are explained in every second world."""
+    explain = seed % 2 == 1 if explain is None else explain
     with scheduled_in_order(), seeded_names(random.Random(f"names/{kind}/{seed}")):
         clock = trio.testing.MockClock(autojump_threshold=0)
-        return trio.run(_run, kind, seed, clock=clock)
+        return trio.run(_run, kind, seed, explain, clock=clock)
 
 
-async def _run(kind: str, seed: int) -> WorldEnd:
+async def _run(kind: str, seed: int, explain: bool) -> WorldEnd:
     rng = random.Random(f"{kind}/{seed}")
     settings = EngineSettings(
         host_connections=rng.choice((1, 2, 4)), mail_from=rng.choice(("", SENDER))
     )
-    explain = seed % 2 == 1
     open_it = open_changing_engine if kind.endswith(BY_THREE) else open_test_engine
     async with open_fake_network(seed=rng.randrange(1 << 30)) as network:
         accounts = BUILDERS[kind](network, rng, seed)
