@@ -76,13 +76,6 @@ CREATE_PARAMETERS = (
         "column has its own results, named after it.",
     ),
     parameter("sheet", "The sheet of a workbook: its title, or its number from 1."),
-    parameter("encoding", "The encoding of a text; default: as it is found.", enum=[*ENCODINGS]),
-    parameter(
-        "guess",
-        "1: take the most likely columns, sheet and encoding where none is clear.",
-        enum=["0", "1"],
-        default="0",
-    ),
     parameter("name", "A name for people, such as the file's.", maxLength=NAME_CHARACTERS_MAX),
     parameter("start", "0: the list waits until it is resumed.", enum=["0", "1"], default="1"),
     parameter("recheck", "1: ask again later what time may cure.", enum=["0", "1"], default="0"),
@@ -102,6 +95,14 @@ CREATE_PARAMETERS = (
     parameter("smtp", "0: ask no mail host.", enum=["0", "1"], default="1"),
     parameter("webhook", "A public https URL, called when the list is done."),
     parameter("Webhook-Secret", "Signs the callback.", "header"),
+    # Generated clients take them by position: a new one comes last.
+    parameter("encoding", "The encoding of a text; default: as it is found.", enum=[*ENCODINGS]),
+    parameter(
+        "guess",
+        "1: take the most likely columns, sheet and encoding where none is clear.",
+        enum=["0", "1"],
+        default="0",
+    ),
 )
 
 

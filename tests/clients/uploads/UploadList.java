@@ -12,8 +12,8 @@ public class UploadList {
         ((HttpBearerAuth) client.getAuthentication("standardKey")).setBearerToken(System.getenv("KEY"));
         ListsApi lists = new ListsApi(client);
         for (String file : files) {
-            ListResponse sent =
-                lists.createList(new File(file), null, null, null, file, null, null, null, null, null, null, null);
+            ListResponse sent = lists.createList(
+                new File(file), null, null, null, file, null, null, null, null, null, null, null, null, null);
             String id = sent.getListId();
             while (!lists.getList(id).getStatus().getValue().equals("done")) {
                 Thread.sleep(100);
