@@ -282,18 +282,21 @@ class Frame:
             assets=assets(), path=request.path, answers=ANSWERS_BY_COLOUR, instant=self.service.now(),
             links=self.service.links, once=token_hex(), when=partial(when, self.service.now()),
             may=lambda form: sign_in is not None and may(sign_in.role, f"POST {form}"),
-            plan_use=await self._plan_use(), **values,
+            plan_use=await self._plan_use(status), **values,
         )  # fmt: skip
         if sign_in is not None and sign_in.role != "owner":
             html = POST_FORM.sub(partial(_sendable, sign_in.role), html)
         return Response(html, status, headers=HEADERS, content_type="text/html; charset=utf-8")
 
-    async def _plan_use(self) -> ManagementUsageSummaryResponse | None:
-        """What the sidebar shows of the plan; None for a part of a page, and an account without limits."""
+    async def _plan_use(self, status: int) -> ManagementUsageSummaryResponse | None:
+        """What the sidebar shows of the plan; None for a part of a page, and an account without limits.
+
+        A page that says what is wrong reads nothing: what failed would fail again.
+        """
         sign_in: SignIn | None = g.get("sign_in")
         if sign_in is None or is_part() or self.service.plan(sign_in.caller).tier == "own":
             return None
-        return await self.month()
+        return await self.month() if status < 400 else g.get("use_of_month")
 
     async def month(self) -> ManagementUsageSummaryResponse:
         """The account's use of this month, read once in a request."""

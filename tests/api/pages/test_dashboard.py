@@ -404,6 +404,18 @@ async def test_the_store_away_is_said_in_words(autojump_clock):
         shop.store.away = False
 
 
+async def test_a_page_of_an_error_does_not_need_what_failed(autojump_clock):
+    async with open_shop() as shop:
+        visitor = await signed_in(shop)
+        shop.store.away = {"ledger"}  # the sign-in is found
+        for path, status in (("", 503), ("/jobs", 503), ("/nothing-here", 404)):
+            got = await visitor.get(path)
+            assert (got.status, b"Sign out" in got.octets) == (status, True), path
+        shop.store.away, shop.store.throwing = False, {"ledger"}
+        got = await visitor.get("/jobs")
+        assert (got.status, b"Sign out" in got.octets) == (500, True)
+
+
 async def test_static_files_are_kept_for_ever_under_their_hash(autojump_clock):
     async with open_shop() as shop:
         for name, asset in assets().items():
