@@ -88,7 +88,9 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
         chosen = await form_fields() if has_file() else request.args
         if instead := chosen.get("instead"):  # of the same file, read otherwise
             with suppress(ListNotFound):
-                await frame.perform("delete_list", id=instead)
+                before, _ = await list_and_stored(frame, instead)
+                if is_unstarted(before):  # another tab may have started it
+                    await frame.perform("delete_list", id=instead)
         if has_file():
             return away(f"{LISTS_PAGE}/{list_id}")
         return Response(b"", 201, headers={**HEADERS, "Location": f"{LISTS_PAGE}/{list_id}"})

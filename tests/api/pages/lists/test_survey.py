@@ -176,6 +176,11 @@ async def test_another_sheet_is_read_in_place_of_the_first() -> None:
         second = await surveyed(visitor, octets, f"&sheet=Second&instead={instead}")
         assert second.cells == [BOB]
         assert (await visitor.get(found.path)).status == 404
+        # started in another tab: what was verified stays
+        assert (await visitor.post(f"{second.path}/resume")).status == 303
+        started = second.path.rpartition("/")[2]
+        await surveyed(visitor, octets, f"&sheet=First&instead={started}")
+        assert (await visitor.get(second.path)).status == 200
 
 
 @pytest.mark.parametrize(
