@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 COLUMNS_MAX = 1_000  # a table of customers has dozens; each column costs in every row
+ADDRESS_COLUMNS_MAX = 20  # each has its own columns of results
 CELL_CHARACTERS_MAX = 32_767  # a spreadsheet's own limit; a longer cell is an unclosed quote
 ROW_CHARACTERS_MAX = 1 << 22  # 4 Mi read for one row, which are held in memory
 ROW_OCTETS_MAX = 1 << 16  # 64 KiB of one row as it is stored, in JSON

@@ -8,9 +8,11 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from itertools import islice
 
 from ..cells.unwrapping import read_cell
 from ..terminal import plain
+from .bounds import ADDRESS_COLUMNS_MAX
 from .survey import BadList
 
 Wanted = Sequence[str]  # columns by name or number from 1; none: the column is to be found
@@ -172,13 +174,14 @@ def _most_addresses(rows: Sequence[Sequence[str]], width: int) -> int | None:
 
 def further_columns(names: Sequence[str], rows: Sequence[Sequence[str]], column: int) -> list[int]:
     """The columns that are proposed beside the one that was found: they have addresses too."""
-    return [
+    found = (
         position
         for position, name in enumerate(names)
         if position != column
         and (FURTHER.fullmatch(_letters(name)) or "mail" in name.casefold())
         and _is_full(rows, position)
-    ]
+    )
+    return [*islice(found, ADDRESS_COLUMNS_MAX - 1)]
 
 
 def check_column(

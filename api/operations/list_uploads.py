@@ -16,6 +16,7 @@ from mailprobe.storage.list_records import NO_WAITS, ListOrder, ListState, Store
 from ..jobs.rules import NotAWebhook, check_webhook
 from ..jobs.worker import RECHECK_S
 from ..listfile import ReadOptions
+from ..listfile.bounds import ADDRESS_COLUMNS_MAX
 from ..listfile.encodings import CANDIDATES
 from ..lists.spool import spooled
 from ..lists.upload import EXTENSIONS, ListReader, open_list_reader
@@ -66,7 +67,6 @@ OpenReader = Callable[[], AbstractAsyncContextManager[ListReader]]
 ENCODINGS = (
     "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", *CANDIDATES,
 )  # fmt: skip
-COLUMNS_MAX = 20  # of addresses: each has its own columns of results
 UNNAMED = "list"
 LIST_EMAILS_MAX = 5_000  # a model has no more at hand; a longer list is a file
 CREATE_PARAMETERS = (
@@ -120,8 +120,10 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     if encoding is not None and encoding not in ENCODINGS:
         raise malformed(f"The query parameter encoding must be one of {', '.join(ENCODINGS)}.")
     columns = tuple(name for name in call.query.get("column", []) if name)
-    if len(columns) > COLUMNS_MAX:
-        raise malformed(f"The query parameter column is there more than {COLUMNS_MAX} times.")
+    if len(columns) > ADDRESS_COLUMNS_MAX:
+        raise malformed(
+            f"The query parameter column is there more than {ADDRESS_COLUMNS_MAX} times."
+        )
     reading = ReadOptions(
         column=columns or None,
         sheet=sheet,

@@ -161,6 +161,16 @@ async def test_many_columns_are_ticked_together() -> None:
         assert "Verify 20 addresses" in every.words
 
 
+async def test_no_more_columns_are_ticked_than_can_be_read_together() -> None:
+    async with open_list_shop() as shop:
+        names = ",".join(f"email {n}" for n in range(40))
+        cells = ",".join(f"a{n}@shop.test" for n in range(40))
+        found = await surveyed(await signed_in(shop), f"email,{names}\n{ANN},{cells}\n".encode())
+        assert (len(found.ticked), "Verify 20 addresses" in found.words) == (20, True)
+        again = await found.read_again()
+        assert "Verify 20 addresses" in again.words
+
+
 async def test_another_sheet_is_read_in_place_of_the_first() -> None:
     async with open_list_shop() as shop:
         visitor = await signed_in(shop)
