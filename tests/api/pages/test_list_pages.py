@@ -403,6 +403,16 @@ def test_a_preview_of_many_columns_has_those_of_addresses_wherever_they_are() ->
     assert shown.rows == [[*row[:19], "a@b.test"]]
 
 
+def test_a_preview_compares_fewer_rows_of_many_columns() -> None:
+    for width, compared in ((3, 500), (1_000, 20)):
+        lines = encode_row(StoredRow(0, 0, "a@b.test", ["<a@b.test>"] * width)) * 600
+        found = replace(STORED, state="paused", rows=600, addresses=1)
+        names = [f"Column {n}" for n in range(width)]
+        shown = preview_of(found, names, [ListChunk(0, 1, lines)])
+        assert shown.rows_compared == compared
+        assert {each.addresses for each in shown.choices} == {compared}
+
+
 def test_a_download_is_named_after_the_upload() -> None:
     for name, file in (
         ("customers.csv", "customers.verified.csv"),

@@ -25,6 +25,7 @@ CELL_CHARACTERS_SHOWN = 200
 CELLS_SHOWN = 20  # that are read otherwise than they stand
 REPLACED = "\N{REPLACEMENT CHARACTER}"
 ROWS_COMPARED = 500  # of the first ones, to tell columns apart
+CELLS_COMPARED = 20_000  # some 100 ms, whatever they have: of a thousand columns twenty rows
 
 ENCODINGS: Mapping[str, str] = {
     "utf-8": "UTF-8", "utf-16": "UTF-16", "cp1252": "Western (Windows-1252)",
@@ -90,7 +91,8 @@ class Preview:
 
 
 def preview_of(stored: StoredList, columns: Sequence[str], chunks: Sequence[ListChunk]) -> Preview:
-    rows = list(islice((row for chunk in chunks for row in rows_of(chunk)), ROWS_COMPARED))
+    compared = min(ROWS_COMPARED, CELLS_COMPARED // max(1, len(columns)))
+    rows = list(islice((row for chunk in chunks for row in rows_of(chunk)), compared))
     reading = decode_reading(stored.reading) or ListReading()
     read = reading.positions or [place for place in [_column_of(rows)] if place is not None]
     proposed = [place for place, name in enumerate(columns) if name.strip() in reading.proposed]
