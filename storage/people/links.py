@@ -20,6 +20,9 @@ AGAIN_AFTER = timedelta(seconds=60)  # a browser asks for the next: a mail takes
 ADDRESS_LINKS_MAX = 3
 ACCOUNT_LINKS_MAX = 30
 CLIENT_LINKS_MAX = 10
+# The page of a link that is never mailed, as others asked for too many: it is stored so that its
+# browser is told the same as one that asks for an address which nobody has.
+NOT_MAILED = ""
 
 USABLE = (
     "sha256 = :sha256 AND until > :now AND (browser IS NULL OR browser = :browser)"
@@ -92,36 +95,42 @@ def _stored_link(db: Database, new: NewLink, address: str, now: datetime) -> str
         )
     )
     client = f"key {new.known_key}" if is_known else new.client
-    values = {"address": address, "client": client, "since": micros(now - LINKS_KEPT)}
+    values: dict[str, object] = {
+        "address": address, "client": client, "since": micros(now - LINKS_KEPT),
+    }  # fmt: skip
     of_accounts = (
         "address IN (SELECT address FROM people WHERE account IN"
         " (SELECT account FROM people WHERE address = :address))"
     )
     # A browser in which this person has signed in before is counted apart: nobody can shut it out.
-    of_person = (("client = :client", ADDRESS_LINKS_MAX),)
-    of_others = (
-        ("address = :address", ADDRESS_LINKS_MAX),
-        ("client = :client", CLIENT_LINKS_MAX),
-        (of_accounts, ACCOUNT_LINKS_MAX),
-    )
-    for which, most in of_person if is_known else of_others:
-        ((count,),) = db.all(
-            f"SELECT count(*) FROM sign_in_links WHERE browser IS NOT NULL AND made_at > :since"
+    limits = [("client = :client", ADDRESS_LINKS_MAX if is_known else CLIENT_LINKS_MAX)] + [
+        (f"page <> '{NOT_MAILED}' AND {which}", most)
+        for which, most in (
+            ("address = :address", ADDRESS_LINKS_MAX), (of_accounts, ACCOUNT_LINKS_MAX),
+        )
+        if not is_known
+    ]  # fmt: skip
+    counts = [
+        db.all(
+            "SELECT count(*) FROM sign_in_links WHERE browser IS NOT NULL AND made_at > :since"
             f" AND {which}",
             values,
-        )
-        if count >= most:
-            return None
+        )[0][0]
+        for which, _ in limits
+    ]
+    are_reached = [count >= most for count, (_, most) in zip(counts, limits, strict=True)]
+    if are_reached[0]:
+        return None
     _insert(
         db,
         {
             "sha256": new.sha256, "address": address, "person": None, "browser": new.browser,
-            "client": client, "page": new.page, "now": micros(now),
+            "client": client, "page": NOT_MAILED if any(are_reached) else new.page, "now": micros(now),
             "until": micros(now + LINKS_KEPT),
         },
     )  # fmt: skip
     known = db.all("SELECT address FROM people WHERE address = :address LIMIT 1", values)
-    return known[0][0] if known else None
+    return known[0][0] if known and not any(are_reached) else None
 
 
 def add_invitation(db: Database, sha256: str, person_id: str) -> bool:

@@ -13,7 +13,12 @@ import trio
 from mailprobe.api.alerts.smtp_relay import SendResult
 from mailprobe.api.pages.dashboard.sign_ins import TRIES_EACH
 from mailprobe.api.serve import create_app
-from mailprobe.storage.people.links import ADDRESS_LINKS_MAX, INVITATIONS_KEPT, LINKS_KEPT
+from mailprobe.storage.people.links import (
+    ACCOUNT_LINKS_MAX,
+    ADDRESS_LINKS_MAX,
+    INVITATIONS_KEPT,
+    LINKS_KEPT,
+)
 from tests.api.pages.people.visitor import HOME, Visitor, link_of, open_people_shop
 from tests.api.service_fixture import open_shop
 
@@ -124,6 +129,28 @@ async def test_unknown_and_known_addresses_are_answered_alike(autojump_clock: An
             assert (await asking.request_link("ann@shop.test")).status == 200
             await trio.sleep(60)
         assert len(people.box.taken) == 1 + ADDRESS_LINKS_MAX
+
+
+async def test_a_link_that_others_used_up_is_answered_like_any(autojump_clock: Any) -> None:
+    """Neither of an address nor of its account: whoever asks again at once is early."""
+    async with open_people_shop() as people:
+        team = [f"ann{number}@shop.test" for number in range(11)]
+        for email in team:
+            await people.person("member", email)
+        for number in range(ACCOUNT_LINKS_MAX):
+            asking = Visitor(people.shop, client=f"198.51.{number}.1")
+            await asking.request_link(team[number // ADDRESS_LINKS_MAX])
+        answers = []
+        for number, email in enumerate((team[0], team[-1], "eve@shop.test")):
+            asking = Visitor(people.shop, client=f"203.0.{number}.1")
+            await asking.request_link(email)
+            early = await asking.request_link(email)
+            page = re.sub(rb"\d\d:\d\d:\d\d[.\d]*", b"", early.octets.replace(email.encode(), b""))
+            answers.append(page)
+            assert b"No second mail was sent yet." in page, email
+        assert answers[0] == answers[1] == answers[2]
+        await trio.sleep(1000)
+        assert len(people.box.taken) == ACCOUNT_LINKS_MAX
 
 
 async def test_a_page_says_when_a_link_may_be_sent_again(autojump_clock: Any) -> None:
