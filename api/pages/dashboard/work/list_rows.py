@@ -20,6 +20,7 @@ from ....results.row_result import domain_of
 
 CHUNKS_AT_ONCE = 10
 DOMAINS_MAX = 10
+REPLACED = "\N{REPLACEMENT CHARACTER}"
 DOMAIN_ROWS_MIN = 2  # a domain with one address says nothing
 CHUNKS_READ_MAX = 200  # 20,000 addresses
 BAD = frozenset({"undeliverable", "invalid"})
@@ -42,12 +43,15 @@ async def text_of_rows(
     UnicodeError for signs of replacement: nobody knows their octets.
     """
     encoder = codecs.getincrementalencoder(reading.encoding)()  # a byte order mark comes once
+    unreadable = _unreadable(reading.encoding)
 
     def octets_of(cells: Sequence[str]) -> bytes:
         line = _line(cells, reading.delimiter)
-        if is_recoded and "\N{REPLACEMENT CHARACTER}" in line:
+        if is_recoded and REPLACED in line:
             raise UnicodeError
-        return encoder.encode(line)
+        if unreadable is None:
+            return encoder.encode(line)
+        return unreadable.join(map(encoder.encode, line.split(REPLACED)))
 
     yield encoder.encode(f"sep={delimiter}\r\n" if delimiter else "")
     yield octets_of(await store.list_columns(stored.id))
@@ -57,6 +61,18 @@ async def text_of_rows(
             async with aclosing(pieces(stored.account_id, lines)) as parts:
                 async for octets in parts:
                     yield octets
+
+
+def _unreadable(encoding: str) -> bytes | None:
+    """An octet that stands for nothing, whatever follows; None if there is none, or none is needed."""
+    try:
+        REPLACED.encode(encoding)
+    except UnicodeError:
+        decoder = codecs.getincrementaldecoder(encoding)
+        for octet in (bytes([number]) for number in range(0x80, 0x100)):
+            if decoder("replace").decode(octet) == REPLACED:
+                return octet
+    return None
 
 
 def _line(cells: Sequence[str], delimiter: str) -> str:

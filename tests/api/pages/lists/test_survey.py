@@ -124,6 +124,24 @@ async def test_letters_that_cannot_be_read_are_said() -> None:
         assert again.cells[-1] == "Ren\u00e9"
 
 
+async def test_other_columns_are_chosen_of_letters_that_cannot_be_read() -> None:
+    async with open_list_shop() as shop:
+        for encoding, octets in (
+            ("cp1252", b"Zo\xeb M\xfcller \x81\x9d"),
+            ("cp1251", "\u0418\u0432\u0430\u043d".encode("cp1251") + b"\x98@"),
+            ("utf-8", "Zo\u00eb".encode() + b"\xff"),
+        ):
+            found = await surveyed(
+                await signed_in(shop),
+                f"email,second,name\n{ANN},{BOB},".encode() + octets + b"\n",
+                f"&encoding={encoding}",
+            )
+            both = await found.read_again(column_2="2")
+            assert (both.ticked, both.cells) == (["1", "2"], found.cells), encoding
+            assert both.chosen("encoding") == encoding
+            assert "\N{REPLACEMENT CHARACTER}" in both.cells[2]
+
+
 async def test_another_separator_is_chosen() -> None:
     async with open_list_shop() as shop:
         found = await surveyed(await signed_in(shop), f"email;a,b\n{ANN};1,2\n{BOB};3,4\n".encode())
