@@ -15,6 +15,7 @@ from ..results.stored_row import FurtherAddress, StoredRow, blank_rows_in, encod
 from .frames import Channel, Chunk, Loaded, ReadUpload, TooManyRows
 
 SHEETS_SHOWN = 50  # of a workbook, to choose from
+TITLE_CHARACTERS_MAX = 255  # spreadsheets take 31; what is stored is read with the list's progress
 CHUNK_UNITS = 100  # addresses of a chunk: as many as are claimed together
 CHUNK_ROWS_MAX = 2_000  # of them and rows without a new address
 CHUNK_OCTETS_MAX = 1 << 20  # a frame's, and read at once
@@ -74,7 +75,7 @@ def _send_chunks(
 def _reading_of(source: List) -> ListReading:
     notes, content = source.content.notes, source.content
     found, sheet, dialect = source.survey, source.sheet, source.dialect
-    sheets = [] if sheet is None else [each.title for each in sheet.package.sheets if each.visible]
+    shown = [] if sheet is None else [each.title for each in sheet.package.sheets if each.visible]
     return ListReading(
         source.verified_columns,
         [*content.positions],
@@ -85,8 +86,8 @@ def _reading_of(source: List) -> ListReading:
         notes.several.rows,
         encoding="" if found.zipped or found.is_converted else found.encoding,
         delimiter="" if dialect is None or found.is_converted else dialect.delimiter,
-        sheet="" if sheet is None else sheet.entry.title,
-        sheets=sheets[:SHEETS_SHOWN],
+        sheet="" if sheet is None else sheet.entry.title[:TITLE_CHARACTERS_MAX],
+        sheets=[each for each in shown if len(each) <= TITLE_CHARACTERS_MAX][:SHEETS_SHOWN],
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mailprobe.api.pages.dashboard.frame import HOME
+from mailprobe.api.results.list_reading import decode_reading
 from mailprobe.bench.lab.workbooks import row, sheet, text, workbook
 from tests.api.lists.test_lists import open_list_shop
 from tests.api.pages.test_dashboard import PageClient, signed_in
@@ -209,6 +210,20 @@ async def test_another_sheet_is_read_in_place_of_the_first() -> None:
         started = second.path.rpartition("/")[2]
         await surveyed(visitor, octets, f"&sheet=First&instead={started}")
         assert (await visitor.get(second.path)).status == 200
+
+
+async def test_a_sheet_with_an_endless_title_is_not_offered() -> None:
+    """The titles are stored with the list: a file of 19 KB would have a MiB of them."""
+    async with open_list_shop() as shop:
+        one = sheet(row(1, text("A1", "email")), row(2, text("A2", ANN)))
+        titles = [*(f"{number} {'x' * 18_000}" for number in range(49)), "Last"]
+        octets = workbook(dict.fromkeys(titles, one))
+        found = await surveyed(await signed_in(shop), octets)
+        stored = await shop.store.stored_list(found.path.rpartition("/")[2])
+        assert stored is not None
+        reading = decode_reading(stored.reading)
+        assert reading is not None
+        assert (reading.sheet, reading.sheets) == (titles[0][:255], ["Last"])
 
 
 @pytest.mark.parametrize(
