@@ -30,7 +30,7 @@ from .shared_cache import ROWS_MAX as FACT_ROWS_MAX
 from .usage import reclaim_window
 
 TIDIED_MAX = 1000  # rows in one transaction: some milliseconds, so that no request waits long
-JOBS_TIDIED_MAX = 100  # each has a payload and some attempts
+JOBS_TIDIED_MAX = 100  # each has a payload and some attempts; as many windows are corrected
 Drop = Callable[[Database], bool]  # whether there may be more
 Part = tuple[Any, int]  # of a reservation's settlement
 
@@ -93,15 +93,22 @@ def latest(now: datetime) -> dict[str, int]:
     }
 
 
-def reclaim_windows(db: Database, latest: Mapping[str, int]) -> None:
-    """Correct the windows with an instant far in the future: some keys are never used again."""
-    ahead = db.all("SELECT DISTINCT key FROM rate_windows WHERE at > :soon", latest)
+def reclaim_windows(db: Database, *, latest: Mapping[str, int]) -> bool:
+    """Correct some windows with an instant far in the future; return whether there may be more.
+
+    Some keys are never used again. The requests of these keys wait meanwhile.
+    """
+    ahead = db.all(
+        "SELECT DISTINCT key FROM rate_windows WHERE at > :soon LIMIT :most",
+        {**latest, "most": JOBS_TIDIED_MAX},
+    )
     for (key,) in sorted(ahead):
         reclaim_window(db, key, latest["now"])
+    return len(ahead) == JOBS_TIDIED_MAX
 
 
 def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
-    """Return the deletions; each removes at most TIDIED_MAX rows. One brings chunks back."""
+    """Return the deletions; each removes at most TIDIED_MAX rows. Two correct windows and chunks."""
     at = micros(now)
     acts = [partial(drop, table=table, which=which, at=at) for table, which in ENDED]
     acts.append(partial(drop, table="rate_windows", which="at <= :at", at=micros(now - WINDOW)))
@@ -120,7 +127,9 @@ def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
     for kind, rows in FACT_ROWS_MAX.items():
         acts.append(partial(drop, table="known_facts", which=SURPLUS, kind=kind, rows=rows))
     delayed = partial(list_claims.bring_back, wait=latest(now)["wait"])
-    several: list[Drop] = [*acts, delayed, lists.drop_unloaded]
+    several: list[Drop] = [
+        partial(reclaim_windows, latest=latest(now)), *acts, delayed, lists.drop_unloaded,
+    ]  # fmt: skip
     for tidy in (tolerances.drop_unused, tolerances.drop_refusals):
         several.append(partial(tidy, now=now, most=TIDIED_MAX))
     for tier, days in retention_days.items():
@@ -141,7 +150,6 @@ async def correct(executor: Executor, now: datetime, statements: Sequence[str]) 
     values = latest(now)
     for statement in statements:
         await executor.write(_change, statement, values)
-    await executor.write(reclaim_windows, values)
 
 
 def _change(db: Database, statement: str, values: Values) -> None:

@@ -1,12 +1,15 @@
 """Every store: clocks that were ahead, retention, and callers that are cancelled."""
 
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
 import trio
 
+from mailprobe.storage import retention
 from mailprobe.storage.contract import LEASES_MAX, WAITS_MAX, WINDOW, IdempotencyInProgress
+from mailprobe.storage.database import Database
 from mailprobe.storage.records import (
     DayCount,
     IdempotencyRecord,
@@ -103,6 +106,34 @@ async def test_keys_that_a_clock_used_and_revoked_that_was_ahead_are_forgotten_a
     clock.advance(WINDOW.total_seconds())
     ledger = await store.ledger(other)
     assert (ledger.keys, tuple(ledger.account_window)) == (1, ())
+
+
+async def test_few_windows_of_a_clock_that_was_ahead_are_corrected_in_one_transaction(
+    store: Store, clock: Clock, monkeypatch: pytest.MonkeyPatch
+):
+    """All at once took seconds of many keys, whose requests were refused meanwhile."""
+    caller = await make_caller(store)
+    callers = [caller, *[await another_key(store, caller.account.id, f"{n}") for n in range(4)]]
+    clock.advance(days=365)
+    for each in callers:
+        await use(store, each, clock(), 1)
+    clock.advance(days=-365)
+    monkeypatch.setattr(retention, "JOBS_TIDIED_MAX", 2)
+    corrected: list[int] = []
+    act = retention.reclaim_windows
+
+    def counted(db: Database, *, latest: Mapping[str, int]) -> bool:
+        found = "SELECT count(DISTINCT key) FROM rate_windows WHERE at > :soon"
+        ((before,),) = db.all(found, latest)
+        more = act(db, latest=latest)
+        ((after,),) = db.all(found, latest)
+        corrected.append(before - after)
+        return more
+
+    monkeypatch.setattr(retention, "reclaim_windows", counted)
+    await store.apply_retention(RETENTION)
+    assert corrected == [2, 2, 1]
+    assert tuple((await store.ledger(caller)).account_window) == ((clock(), 5),)
 
 
 async def test_a_request_that_a_clock_began_that_was_ahead_holds_its_idempotency_key_no_longer(
