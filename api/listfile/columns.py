@@ -15,6 +15,7 @@ from ..terminal import plain
 from .bounds import ADDRESS_COLUMNS_MAX
 from .survey import BadList
 
+PROSE = "text"  # the column of a text whose lines may have addresses
 Wanted = Sequence[str]  # columns by name or number from 1; none: the column is to be found
 
 SAMPLE_ROWS = 1000  # a column without addresses in these has none

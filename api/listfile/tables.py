@@ -13,6 +13,7 @@ from ..terminal import plain
 from .addresses import CellNotes, RowsToNote, first_address
 from .bounds import SAMPLE_MAX, SHORT_CHARACTERS, excess_of, weight_of
 from .columns import (
+    PROSE,
     SAMPLE_ROWS,
     Wanted,
     few_addresses,
@@ -378,7 +379,7 @@ def read_lines(
     is_header = names_addresses(first)
     if not wanted and few_addresses(said[is_header:]):
         if guesses and any(map(has_address, said)):
-            return TableList(records, ["text"], 0, is_prose=True)
+            return TableList(records, [PROSE], 0, is_prose=True)
         raise BadList(
             f"{records.name}: most of its lines are no addresses; save the list as CSV",
             ", or take each line for an address with --column 1",

@@ -75,6 +75,7 @@ def _send_chunks(
 def _reading_of(source: List) -> ListReading:
     notes, content = source.content.notes, source.content
     found, sheet, dialect = source.survey, source.sheet, source.dialect
+    is_text = source.manner.kind == "csv" and not found.is_converted
     shown = [] if sheet is None else [each.title for each in sheet.package.sheets if each.visible]
     return ListReading(
         source.verified_columns,
@@ -84,8 +85,8 @@ def _reading_of(source: List) -> ListReading:
         notes.unwrapped.rows,
         notes.doubtful.rows,
         notes.several.rows,
-        encoding="" if found.zipped or found.is_converted else found.encoding,
-        delimiter="" if dialect is None or found.is_converted else dialect.delimiter,
+        encoding=found.encoding if is_text else "",
+        delimiter=dialect.delimiter if dialect and is_text else "",
         sheet="" if sheet is None else sheet.entry.title[:TITLE_CHARACTERS_MAX],
         sheets=[each for each in shown if len(each) <= TITLE_CHARACTERS_MAX][:SHEETS_SHOWN],
     )

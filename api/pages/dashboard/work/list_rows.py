@@ -12,6 +12,7 @@ import trio
 from mailprobe.storage.list_records import StoredList
 from mailprobe.storage.store import Store
 
+from ....listfile.columns import PROSE
 from ....lists.downloads import pieces
 from ....lists.results import csv_line, rows_of_chunks
 from ....results.chunk_lines import results_in
@@ -53,14 +54,22 @@ async def text_of_rows(
             return encoder.encode(line)
         return unreadable.join(map(encoder.encode, line.split(REPLACED)))
 
-    yield encoder.encode(f"sep={delimiter}\r\n" if delimiter else "")
-    yield octets_of(await store.list_columns(stored.id))
+    columns = await store.list_columns(stored.id)
+    head = encoder.encode(f"sep={delimiter}\r\n" if delimiter else "")
+    head += b"" if is_of_lines(reading) else octets_of(columns)
+    if head:  # nothing would be taken for the end
+        yield head
     async with aclosing(rows_of_chunks(store, stored)) as chunks:
         async for rows, _ in chunks:
             lines = (octets_of(row.cells) for row in rows)
             async with aclosing(pieces(stored.account_id, lines)) as parts:
                 async for octets in parts:
                     yield octets
+
+
+def is_of_lines(reading: ListReading) -> bool:
+    """Whether each line is a row, the first one too: an address, or a text that may have some."""
+    return not reading.delimiter and reading.columns in ([], [PROSE])
 
 
 def _unreadable(encoding: str) -> bytes | None:

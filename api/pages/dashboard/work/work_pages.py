@@ -28,7 +28,7 @@ from ..frame import (
     is_part,
 )
 from .list_preview import DELIMITERS, ENCODINGS, SAME_AS, preview_of
-from .list_rows import csv_of_rows, text_of_rows, worst_domains
+from .list_rows import csv_of_rows, is_of_lines, text_of_rows, worst_domains
 from .list_states import (
     AnswerCount,
     ShownState,
@@ -282,7 +282,7 @@ async def _read_again(
     delimiter, encoding = form.get("delimiter", reading.delimiter), form.get("encoding", "")
     if encoding in ("", SAME_AS.get(reading.encoding)):
         encoding = reading.encoding
-    if delimiter != reading.delimiter:
+    if delimiter != reading.delimiter or is_of_lines(reading):
         columns = []
     rows, media_type = csv_of_rows(store, stored), "text/csv"
     if reading.encoding:

@@ -143,6 +143,32 @@ async def test_other_columns_are_chosen_of_letters_that_cannot_be_read() -> None
             assert "\N{REPLACEMENT CHARACTER}" in both.cells[2]
 
 
+@pytest.mark.parametrize(
+    "file",
+    [
+        f"{ANN}\n{BOB}\n",
+        f"E-Mail\n{ANN}\n{BOB}\n",
+        f"{ANN};x\n{BOB};y\n",
+        f"Dear Clara,\nwrite to {ANN} or\n<{BOB}>, please.\nThank you,\nVera\n",
+        f'{{"name":"Ann","mail":"{ANN}"}}\n{{"name":"Bob","mail":"{BOB}"}}\n',
+        f"<html><body><table><tr><td>email<tr><td>{ANN}<tr><td>{BOB}</table></body></html>",
+    ],
+    ids=["lines", "one column", "no header", "prose", "objects", "a web page"],
+)
+async def test_a_file_of_any_kind_is_read_again_as_it_was(file: str) -> None:
+    async with open_list_shop() as shop:
+        found = await surveyed(await signed_in(shop), file.encode())
+        again = found
+        for _ in range(2):
+            again = await again.read_again()
+            assert "was not read" not in again.words
+            asked = [
+                each.words.partition("What will be asked")[2].partition("Left in")[0]
+                for each in (found, again)
+            ]
+            assert (again.cells, again.ticked, asked[1]) == (found.cells, found.ticked, asked[0])
+
+
 async def test_another_separator_is_chosen() -> None:
     async with open_list_shop() as shop:
         found = await surveyed(await signed_in(shop), f"email;a,b\n{ANN};1,2\n{BOB};3,4\n".encode())
