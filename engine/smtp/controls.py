@@ -159,6 +159,7 @@ class HostControls:
             "controlled",
             "proving_until",
             "record",
+            "row_takes",
             "seen_at",
             "session_controlled",
             "session_record",
@@ -185,6 +186,7 @@ class HostControls:
         self.record = dict.fromkeys(Treatment, RECORD_FIRST)
         self.session_record = dict.fromkeys(Treatment, RECORD_FIRST)  # the same in one session
         self.controlled, self.session_controlled = RECORD_FIRST, RECORD_FIRST
+        self.row_takes = 0  # refusals within COUNTED_S that its row says it takes
         self.seen_at = dict.fromkeys(Treatment, NEVER)  # a recipient was treated so, and believed
         # It has refused UNCONFIRMED_FROM and accepted nobody, or more than its record and nobody since.
         self._nobody_since: float | None = None
@@ -208,6 +210,10 @@ class HostControls:
         """It did so after so many, as another process has seen."""
         for treatment, count in self.record.items():
             self.record[treatment] = max(count, took)
+
+    def rely(self, takes: int) -> None:
+        """A row of the operators says that it judges after so many. Nothing has shown it."""
+        self.row_takes = max(self.row_takes, takes)
 
     def note_accepted(
         self,
@@ -459,6 +465,7 @@ class HostControls:
         """
         goes_on = self.changed is treatment
         self.changed, self.changed_at = treatment, now
+        self.row_takes = 0
         if self._shared is not None:
             self._shared.of_all.note_changed(treatment, self._exchange, now)
         self._changed_until = now + CHANGED_S

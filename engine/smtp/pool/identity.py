@@ -18,6 +18,7 @@ class HostIdentity:
         self._budget = budget
         self._controls = controls
         self._site: MailOperator | None = None
+        self._rely_on(budget.limits)  # an earlier pool of the host may have learned them
 
     @property
     def site_id(self) -> str | None:
@@ -45,7 +46,10 @@ class HostIdentity:
                 self._limit(software.limits, software.id)
 
     def _limit(self, limits: RefusalLimits, label: str) -> None:
-        """A row that limits an hour tells how the host defends itself: it is trusted so far in each."""
         self._budget.set_limits(limits, label)
+        self._rely_on(limits)
+
+    def _rely_on(self, limits: RefusalLimits) -> None:
+        """A row that limits an hour tells how the host defends itself: it is relied on in each."""
         if limits.hour is not None:
-            self._controls.trust(limits.hour * round(COUNTED_S / HOUR_S))
+            self._controls.rely(limits.hour * round(COUNTED_S / HOUR_S))

@@ -6,6 +6,7 @@ from importlib.resources import files
 import pytest
 
 from mailprobe.engine.lists.lists import DATA, read_names
+from mailprobe.engine.smtp.controls import HostControls
 from mailprobe.engine.smtp.leases.ledger import CEILING
 from mailprobe.engine.smtp.operators import (
     MailOperator,
@@ -13,8 +14,9 @@ from mailprobe.engine.smtp.operators import (
     budget_labels,
     load_operators,
 )
+from mailprobe.engine.smtp.pool.identity import HostIdentity
 from mailprobe.engine.smtp.replies.rules import load_rules
-from mailprobe.engine.smtp.tolerance.host import OWN_START
+from mailprobe.engine.smtp.tolerance.host import OWN_START, Tolerance
 from mailprobe.engine.smtp.tolerance.limits import RefusalLimits
 
 OPERATORS = load_operators()
@@ -184,3 +186,10 @@ def is_well_made(limits: RefusalLimits) -> bool:
         and (limits.hour is None or (limits.tolerance or 0) <= limits.hour)
         and (limits.share is None or 0 < limits.share < 1)
     )
+
+
+def test_a_new_pool_of_a_host_relies_on_the_row_of_its_software():
+    budget, controls = Tolerance(), HostControls()
+    HostIdentity(OPERATORS, budget, HostControls()).recognise("220 mx.test Kerio Connect ESMTP")
+    HostIdentity(OPERATORS, budget, controls)
+    assert controls.row_takes == 6 * 9

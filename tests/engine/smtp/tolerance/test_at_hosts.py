@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 import trio
 
+from mailprobe.bench.world.defended_hosts import defended_host
 from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
 from mailprobe.bench.world.host_behaviours import Turning
 from mailprobe.bench.world.host_defences import Defence
@@ -439,3 +440,19 @@ async def test_a_host_that_turns_leads_to_no_wrong_verdict(autojump_clock, after
                 return
             for start in range(0, 100, 10):
                 (await ask(engine, texts[start : start + 10])).assert_none_wrong()
+
+
+@pytest.mark.parametrize("after", [12, 20])
+@pytest.mark.parametrize("accepts", [True, False], ids=["accepts", "refuses"])
+@pytest.mark.parametrize("software", ["kerio", "cisco"])
+async def test_the_row_of_its_software_proves_no_answer_of_a_host_that_turns(
+    autojump_clock, software, accepts, after
+):
+    """Anybody may greet or refuse as such a software does, which goes on to judge."""
+    described = defended_host(software, "mx.host.test", latency_s=0.02, defence=None)
+    turn = Turning(after, reply=None if accepts else described.default_unknown, rest_s=1_800.0)
+    async with open_fake_network() as network:
+        network.add("shop.test", replace(described, turn=turn))
+        async with open_checked_engine(network) as engine:
+            found = await ask_list(engine, mixed(100, 0.3), patience_s=8 * HOUR_S)
+    found.assert_none_wrong()
