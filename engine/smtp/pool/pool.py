@@ -200,7 +200,7 @@ class Pool:
 
     @property
     def hour_took(self) -> int:
-        """Most refusals within an hour after which the host was seen to judge."""
+        """Most refusals within six hours after which the host was seen to judge."""
         return self.controls.took
 
     def refusals_leased(self, hour_took: int) -> None:
