@@ -215,10 +215,6 @@ class HostControls:
         """A row of the operators says that it judges after so many. Nothing has shown it."""
         self.row_takes = max(self.row_takes, takes)
 
-    def is_within_row(self, now: float) -> bool:
-        """Has it refused no more than a row says that it takes?"""
-        return bool(self.row_takes) and self.count(now) <= self.row_takes
-
     def note_accepted(
         self,
         mailbox: str,

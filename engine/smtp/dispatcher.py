@@ -32,7 +32,7 @@ from .address_lookups import (
     AddressLookups,
 )
 from .backoff import RestingHost
-from .catchall import RANDOM_UNANSWERED, RANDOM_UNASKED, DomainAcceptance, Domains
+from .catchall import RANDOM_UNANSWERED, DomainAcceptance, Domains
 from .connection_budget import ConnectionBudget, OwnBudget
 from .controls import (
     CHANGED_RULE,
@@ -44,7 +44,7 @@ from .host_memory import HostMemory
 from .leases.ledger import RefusalLedger
 from .leases.refusal_leases import RefusalLeases
 from .operators import MailOperators
-from .pool.catchall_tests import continue_test, refused_as_unknown, wait_for_name
+from .pool.catchall_tests import continue_test, refused_as_unknown
 from .pool.engine_shared_cache import EngineSharedCache
 from .pool.hedges import Hedges
 from .pool.host_shared_cache import HostSharedCache, egress_of
@@ -271,8 +271,6 @@ class ProbeDispatcher:
             return
         if outcome is Outcome.TIMED_OUT and probe.pool is not None:
             probe.pool.times.note_slow()
-        if rule == RANDOM_UNASKED and probe.pool is not None:
-            wait_for_name(probe.pool, probe)
         if probe.accepted and outcome is not Outcome.HOST_CHANGED:
             if not LADDER[outcome].valid:
                 # It was sent again only for the catch-all test, and the reply was another.

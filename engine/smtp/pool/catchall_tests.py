@@ -8,7 +8,6 @@ from ..catchall import (
     deciding_rule,
 )
 from ..controls import CHANGED_RULE
-from ..probe import Probe
 from ..tolerance.limits import Kind
 from .pool import Pool
 
@@ -23,18 +22,14 @@ def settle_awaiting(
         pool.dispatcher.observer.budget_lacking(budget.label, random=True)
     for probe in pool.dispatcher.domains.learn(domain, acceptance, now, in_time=in_time):
         rule = deciding_rule(acceptance, probe.rule)
-        waits = acceptance is Acceptance.UNASKED and probe.deferred_start and not probe.settled
-        if waits and probe.asker not in accounts:
-            accounts.add(probe.asker)
-            budget.turned_away(Kind.NAME, probe.asker, now)
+        if acceptance is Acceptance.UNASKED and not probe.settled:
+            kind = Kind.NAME if probe.deferred_start else Kind.LONE_NAME
+            wait_s = budget.next_room_s(kind, probe.asker, now, probe.patience_s)
+            probe.retry_after(wait_s, budget.tolerance)
+            if probe.deferred_start and probe.asker not in accounts:
+                accounts.add(probe.asker)
+                budget.turned_away(kind, probe.asker, now)
         pool.settle(probe, acceptance.outcome, rule)
-
-
-def wait_for_name(pool: Pool, probe: Probe) -> None:
-    """No random name of its domain may be sent now: it may be when refusals leave the window."""
-    kind, budget = Kind.NAME if probe.deferred_start else Kind.LONE_NAME, pool.budget
-    wait_s = budget.next_room_s(kind, probe.asker, pool.now(), probe.patience_s)
-    probe.retry_after(wait_s, budget.tolerance)
 
 
 def refused_as_unknown(pool: Pool, domain: DomainAcceptance) -> None:

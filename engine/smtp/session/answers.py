@@ -16,7 +16,6 @@ from .effects import (
     HostBlocked,
     RecipientRead,
     RecipientRefused,
-    Settled,
     TestEnded,
 )
 from .failure_causes import refusal_outcome, requeue_uncounted
@@ -31,7 +30,6 @@ _TLS_DEMANDED = Meaning.TLS_DEMANDED
 _SENDER_REFUSED = Meaning.SENDER_REFUSED
 _UNDELIVERABLE = Outcome.UNDELIVERABLE
 _SOME = Acceptance.SOME
-_UNASKED = Acceptance.UNASKED
 # Words of hosts that count refused recipients, in a reply about us.
 _OF_REFUSALS = re.compile(
     r"too many|harvest|(?:unknown|invalid|failed|bad|nonexistent) (?:recipient|user|rcpt)",
@@ -94,7 +92,7 @@ class RecipientReplies:
         if code < 300:
             reading = ACCEPTED
             domain: DomainAcceptance = probe.domain_here
-            if domain.acceptance in (None, _UNASKED) or now >= domain.known_until:
+            if domain.acceptance is None or now >= domain.known_until:
                 return None
             outcome = domain.acceptance.outcome
             rule = reading.rule
@@ -257,15 +255,9 @@ class RecipientReplies:
         domain: DomainAcceptance = probe.domain_here
         now = self._conversation.received_at
         known = domain.known(now)
-        # A list comes back for the test: a control may use up the refusal that it needs.
-        waits = known is _UNASKED and probe.has_patience and self._host.controls.is_within_row(now)
-        if known is None or waits:  # it may confirm that listed addresses are refused here
+        if known is None:  # it may confirm that listed addresses are refused here
             self._confirmation.accepted_untested(probe, now)
             known = domain.known(now)
-        if known is _UNASKED and waits:
-            probe.accept(reading.rule)
-            self._emit(Settled(probe, known.outcome, deciding_rule(known, reading.rule)))
-            return
         if known is not None:
             if probe.notes is not None:
                 probe.notes.cached.append("catch_all")

@@ -365,7 +365,7 @@ class Confirmation:
         if probe.has_patience:
             budget, controls = self._host.budget, self._controls
             is_spent = budget.is_spent(Kind.LIST, probe.asker, now)
-            if is_spent and controls.is_within_row(now):
+            if is_spent and controls.count(now) <= controls.row_takes:
                 return verdict
             wait_s = budget.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
             wait_s = max(wait_s, list_wait_s(probe.patience_s))

@@ -86,7 +86,7 @@ class NextBatch:
         if self.tests:
             is_pressed = self._is_pressed(now)
             soon = self.must_test(now) or (not is_pressed and self._goes_before(room, now))
-            kept = 0 if is_pressed or self._rows_before(self.tests[0]) else len(self.tests)
+            kept = 0 if is_pressed else len(self.tests)
             of_listed = min(room - len(self.tests) * soon, left - kept)
         elif limits.recipients >= RECIPIENTS_MAX - 1:  # the last is a test's
             return []
@@ -240,9 +240,9 @@ class NextBatch:
         False: others are under way, or the host is first to show that it still judges.
         """
         budget, kind, account = self._host.budget, asked.kind, asked.asker
-        queued = self._rows_before(asked) if isinstance(asked, CatchAllTest) else 0
+        queued = self._host.waiting.count + self._host.behind
         while budget.room(kind, account, now, queued=queued) <= besides:
-            is_spent = not besides and budget.is_spent(kind, account, now)
+            is_spent = not besides and budget.is_spent(kind, account, now, queued=queued)
             if not is_spent and (kind.is_of_list or kind is Kind.LONE_NAME):
                 return False
             patience_s = asked.patience_s
@@ -262,22 +262,6 @@ class NextBatch:
                 case Growth.NOT:
                     return None
         return True
-
-    def _rows_before(self, test: CatchAllTest) -> int:
-        """The queued rows that go before a list's name where an hour or a share is limited.
-
-        It waits for them, and is not turned away: those that are accepted need it as well. Not
-        where it settles more than they do; nor for rows held back alone, which may wait for it.
-        """
-        host, budget = self._host, self._host.budget
-        is_worth_more = len(test.domain.awaiting) * budget.share > 1
-        if (
-            is_worth_more
-            or test.kind is not Kind.NAME
-            or not (budget.is_counted and host.waiting.count)
-        ):
-            return 0
-        return host.waiting.count + host.behind
 
     def _can_prove(self, asked: Probe | CatchAllTest, now: float) -> bool:
         may_send = self._limits.may_send_control(accepted=True)

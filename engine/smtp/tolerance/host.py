@@ -175,15 +175,15 @@ class Tolerance:
             return 1
         return self._room(kind, account, now, self._price_under_way(now), queued)
 
-    def is_spent(self, kind: Kind, account: str, now: float) -> bool:
-        """Would there be no room even if nothing were queued or under way?"""
-        if kind is Kind.CONTROL or self._room(kind, account, now, 0.0) > 0:
+    def is_spent(self, kind: Kind, account: str, now: float, *, queued: int = 0) -> bool:
+        """Would there be no room even if nothing were under way?"""
+        if kind is Kind.CONTROL or self._room(kind, account, now, 0.0, queued) > 0:
             return False
         lease = self.lease
         if lease is None or not lease.is_pending:
             return True
         lease.await_grant()
-        if self._room(kind, account, now, 0.0, leased=False) <= 0:
+        if self._room(kind, account, now, 0.0, queued, leased=False) <= 0:
             return True
         # A request does not wait for what other processes hold if the host may take more.
         waits = kind.is_of_list or not lease.is_contested
