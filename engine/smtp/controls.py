@@ -267,8 +267,11 @@ class HostControls:
         if acceptance is Acceptance.SOME:
             self._keep(_REFUSED, Known(mailbox, domain, now))
 
-    def note_learned_elsewhere(self, domain: DomainAcceptance) -> None:
-        """Another engine has tested this domain: that is dropped, too, when the host has changed."""
+    def note_learned(self, domain: DomainAcceptance) -> None:
+        """What a test of this domain has shown so far is dropped when the host has changed.
+
+        So is what another engine has found, and the refusal of the first of two random names.
+        """
         self._learned.append(domain)
 
     def note_listed_refused(self, domain: DomainAcceptance, now: float) -> None:

@@ -249,7 +249,7 @@ class HostSharedCache:
         if pool.controls.has_changed(now):
             return False
         domain.believe(acceptance, known.until)
-        pool.controls.note_learned_elsewhere(domain)
+        pool.controls.note_learned(domain)
         return True
 
 

@@ -236,6 +236,7 @@ class RecipientReplies:
             self._confirmation.name_refused(now)
         if needs_second_test(controls, test, reply, reading):
             self._next_batch.add_second_test(test)
+            controls.note_learned(domain)
             return
         if acceptance is not Acceptance.UNANSWERED:
             controls.note_tested(domain, test.mailbox, acceptance, now)

@@ -369,10 +369,14 @@ class NextBatch:
         """One of another shape is due."""
         domain = test.domain
         domain.begin_test()
-        mailbox = self._host.random_mailbox(domain, test.model, 1)
         self.tests.append(
             CatchAllTest(
-                domain, mailbox, test.asker, test.model, 1, deferred_start=test.deferred_start
+                domain,
+                self._host.random_mailbox(domain, test.model, 1),
+                test.asker,
+                test.model,
+                variant=1,
+                deferred_start=test.deferred_start,
             )
         )
 

@@ -9,7 +9,7 @@ from mailprobe.engine.dns.messages import MailExchange
 from mailprobe.engine.fair_queue import FairQueue
 from mailprobe.engine.smtp import wire
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, DomainAtHost
-from mailprobe.engine.smtp.controls import HostControls
+from mailprobe.engine.smtp.controls import HostControls, Known, Treatment
 from mailprobe.engine.smtp.host_policy import Terms, first_terms
 from mailprobe.engine.smtp.pairing import QUIET_S, Renamings
 from mailprobe.engine.smtp.probe import Probe
@@ -97,6 +97,8 @@ class Host:
         return 0.0
 
     def random_mailbox(self, domain: DomainAcceptance, model: str, variant: int) -> str:
+        if variant:
+            domain.other_local = "random1"
         return f"random{variant}@{domain.name}"
 
     def fresh_mailbox(self, domain: DomainAcceptance, mailbox: str) -> str:
@@ -236,6 +238,21 @@ def test_an_accepted_recipient_is_followed_by_its_domains_test():
     drive.at(0.3, NO)
     drive.at(drive.until)
     assert drive.settled() == {"ann": Outcome.DELIVERABLE}
+
+
+def test_a_first_random_name_refused_counts_no_more_when_the_host_has_changed():
+    """Its refusal may have come of the change: both names are sent anew then."""
+    drive = Drive("ann")
+    domain = drive.host.domain
+    drive.at(0.1, MAIL_OK)
+    drive.at(0.2, YES)
+    drive.at(drive.until)
+    drive.at(0.3, b"550 5.1.1 Address rejected\r\n")  # perhaps because of its shape
+    assert drive.at(drive.until) == rcpt("random1")
+    assert domain.other_local
+    known = Known("bob@shop.test", DomainAcceptance(DomainAtHost("other.test")), 0.1)
+    drive.host.controls.contradict(known, Treatment.REFUSED, 1.0)
+    assert not domain.other_local
 
 
 @pytest.mark.parametrize("offer", [IN_STEP, PIPELINING])
