@@ -147,8 +147,8 @@ def find_columns(
 ) -> list[int]:
     """The positions of the columns of addresses, from 0. Raises BadList if they are not clear.
 
-    `wanted` are the --column options: names, or numbers from 1. Without any it is one column; with
-    `guesses` the one with most addresses, if none is clear.
+    `wanted` are the --column options: names, or numbers from 1. Without any it is one column. If none is
+    clear, `guesses` takes the one with most addresses.
     """
     width = max([len(names), *map(len, rows)])
     if wanted:

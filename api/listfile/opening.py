@@ -48,7 +48,7 @@ class ReadOptions:
     sheet: str | None = None  # of a workbook: its title or number
     unpacked_octets_max: int = UNPACKED_OCTETS_MAX  # of a compressed file
     lines_max: int | None = None  # of text: no more are looked at
-    # Take the most likely column, sheet and encoding where none is clear: somebody looks at them.
+    # Take the most likely column, sheet and encoding where none is clear; a person checks the choice.
     guesses: bool = False
     # The fields of the results, which are refreshed where the list has them; None: all.
     fields: tuple[str, ...] | None = None

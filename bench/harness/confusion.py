@@ -20,7 +20,7 @@ from pathlib import Path
 from ..lab.internet import KNOWABLE
 from ..lab.scenario import Truth
 
-UNTESTED = "untested"  # accepted, and nobody asked for a random name: told as 0.90
+UNTESTED = "untested"  # accepted, but no random name was sent: confidence 0.90
 REPORTED = ("deliverable", UNTESTED, "undeliverable", "catch_all", "unknown", "invalid")
 # The statuses that are correct for each truth; `unknown` always is. For a domain without
 # mail, `undeliverable` is correct too.

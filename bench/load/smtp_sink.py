@@ -89,7 +89,8 @@ def start_sink(
 ) -> Iterator[SmtpSink]:
     """Run mail hosts as long as the block lasts. Each reply is `delay_ms` late, in its turn.
 
-    `named`: their greeting tells a software; `accepts_all`: they refuse nobody. Replies to what was written together come together, as over a long line.
+    `named`: their greeting names a software; `accepts_all`: they accept every recipient. Replies to
+    commands that were written together come together, as over a long line.
     """
     domains = domains or hosts
     words = json.dumps(

@@ -20,6 +20,7 @@ from ..frame import NOTHING_TYPED, Frame, away, caller, form_fields
 from ..operators import ACCOUNTS
 from ..overview_page import results_by_day
 from ..shown_keys import NO_KEYS, KeyCookie, ShownKeys
+from ..sign_ins import NO_ADDRESS
 
 PAGE_ACCOUNTS = 50
 PAGES_MAX = 10_000  # beyond it a search finds an account
@@ -70,7 +71,7 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
         try:
             parse(email)
         except NotAnAddress:
-            return await shown(400, form, "That is no e-mail address.")
+            return await shown(400, form, NO_ADDRESS)
         if await account_of_email(store, email):
             return await shown(400, form, "This e-mail address has an account already.")
         made = await make_account(store, email, tier, by=frame.operator())

@@ -40,8 +40,8 @@ async def text_of_rows(
 ) -> AsyncGenerator[bytes, None]:
     """The rows of a text in its own octets again, so that they can be read otherwise.
 
-    `delimiter` is declared as the one to read it by. If another encoding reads them, raises
-    UnicodeError for signs of replacement: nobody knows their octets.
+    `delimiter` is declared as the one to read it by. Raises UnicodeError if
+    another encoding reads them and a text has replacement characters: their octets are lost.
     """
     encoder = codecs.getincrementalencoder(reading.encoding)()  # a byte order mark comes once
     unreadable = _unreadable(reading.encoding)
@@ -73,7 +73,7 @@ def is_of_lines(reading: ListReading) -> bool:
 
 
 def _unreadable(encoding: str) -> bytes | None:
-    """An octet that stands for nothing, whatever follows; None if there is none, or none is needed."""
+    """An octet that the encoding leaves undefined, whatever follows; None if it has none or needs none."""
     try:
         REPLACED.encode(encoding)
     except UnicodeError:

@@ -111,8 +111,8 @@ async def test_a_wrong_invitation_is_refused_with_its_reason(
         await people.active("owner", "ann@shop.test")
         ann = await people.signed_in("ann@shop.test")
         for email, words in (
-            ("no address", b"That is no e-mail address."),
-            ("=?utf-8?q?=0D=0ABcc?=@shop.test", b"That is no e-mail address."),
+            ("no address", b"This is not an e-mail address."),
+            ("=?utf-8?q?=0D=0ABcc?=@shop.test", b"This is not an e-mail address."),
             ("ANN@shop.test", b"This address is there already."),
         ):
             got = await ann.post("people", {"email": email, "role": "viewer"})

@@ -237,7 +237,7 @@ async def test_no_address_and_a_wrong_one_are_no_address(autojump_clock: Any) ->
         visitor = Visitor(people.shop)
         for email in ("", "ann", "ann@shop.test\r\nBcc: eve@evil.test"):
             got = await visitor.request_link(email)
-            assert (got.status, b"That is no e-mail address." in got.octets) == (400, True)
+            assert (got.status, b"This is not an e-mail address." in got.octets) == (400, True)
 
 
 async def test_an_address_with_several_accounts_chooses_one_once(autojump_clock: Any) -> None:
