@@ -57,6 +57,11 @@ class Egresses:
     # An egress is quarantined once this share of its latest answers was `blocked_us`.
     quarantine_share: float = 0.5
 
+    @property
+    def is_default(self) -> bool:
+        """No file names any: there is one, which may ask all hosts as often as it likes."""
+        return self.rows == ONE_EGRESS.rows
+
 
 ONE_EGRESS = Egresses()
 

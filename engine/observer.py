@@ -93,7 +93,7 @@ class EngineStatistics:
     """What is under way in layer 4 at one moment."""
 
     probes: int  # admitted and not settled
-    probes_in_flight: int  # that wait to be admitted because the dispatcher is full
+    probes_in_flight: int  # that wait to be admitted because all places are taken
     probes_waiting: int  # admitted, and not on a connection yet
     connections: int  # open, being opened or being closed
     hosts: int  # with a pool

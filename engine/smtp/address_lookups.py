@@ -92,23 +92,24 @@ class AddressLookups:
         self.pending.setdefault(probe, {})[place] = interest
         self._routes.subscribe_addresses(probe.exchanges[place].name, interest)
 
-    async def other_family(
-        self, name: str, addresses: Sequence[str], account: str
-    ) -> tuple[str, ...]:
-        """The exchange's addresses in the family that these are not of; within EXCHANGE_S.
-
-        RFC 5321 5.1: each address is tried before the exchange has failed.
-        """
-        has_six = {":" in address for address in addresses}
-        if len(has_six) > 1:
-            return ()
-        kind: Literal["A", "AAAA"] = "A" if True in has_six else "AAAA"
-        found: AddressAnswer | None = None
-        with trio.move_on_after(EXCHANGE_S):
-            found = await self._routes.addresses_of_family(name, kind, account)
-        return found.ips if isinstance(found, Addresses) else ()
-
     def drop(self, probe: Probe) -> None:
         """Cancel its look-ups: it is settled, or tries an exchange that was found."""
         for interest in self.pending.pop(probe, {}).values():
             interest.cancel()
+
+
+async def other_family(
+    routes: Routes, name: str, addresses: Sequence[str], account: str
+) -> tuple[str, ...]:
+    """The exchange's addresses in the family that these are not of; within EXCHANGE_S.
+
+    RFC 5321 5.1: each address is tried before the exchange has failed.
+    """
+    has_six = {":" in address for address in addresses}
+    if len(has_six) > 1:
+        return ()
+    kind: Literal["A", "AAAA"] = "A" if True in has_six else "AAAA"
+    found: AddressAnswer | None = None
+    with trio.move_on_after(EXCHANGE_S):
+        found = await routes.addresses_of_family(name, kind, account)
+    return found.ips if isinstance(found, Addresses) else ()

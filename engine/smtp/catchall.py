@@ -135,7 +135,6 @@ class DomainAcceptance:
     acceptance: Acceptance | None = None
     known_until: float = 0.0  # trio's clock
     testing: bool = False
-    test_sent: bool = False  # its answer is awaited
     accepts_most: bool = False  # it accepted a random address, and refused a listed one
     awaiting: list[Probe] = field(default_factory=list)  # accepted; they wait for the result
     random_local: str = ""  # of the test under way, or of one that was not answered
@@ -172,11 +171,7 @@ class DomainAcceptance:
 
     def withdraw_test(self) -> None:
         """No random address is to be sent now."""
-        self.testing = self.test_sent = False
-
-    def send_test(self) -> None:
-        """A random address is sent; where it is a control, nothing is awaited."""
-        self.test_sent = self.testing
+        self.testing = False
 
     def learn_from(self, other: "DomainAcceptance") -> None:
         """Another egress has tested the domain at this host.
@@ -271,7 +266,9 @@ class Domains:
         else:
             self.records.move_to_end(key)
         if len(self.records) > DOMAINS_MAX:
-            self._forget_oldest()
+            idle = (key for key, each in self.records.items() if not each.testing)
+            if (oldest := next(idle, None)) is not None:
+                del self.records[oldest]
         return domain
 
     def _at_host(self, host: Hashable, name: str) -> DomainAtHost:
@@ -311,17 +308,11 @@ class Domains:
         if known is not None and known.acceptance is acceptance:
             known.drop_test()
 
-    def _forget_oldest(self) -> None:
-        for key, domain in self.records.items():
-            if not domain.testing:
-                del self.records[key]
-                return
-
     def learn(
         self, domain: DomainAcceptance, acceptance: Acceptance, now: float, *, in_time: bool = True
     ) -> list[Probe]:
         """Store the test's result; return the probes that waited for it."""
-        domain.testing = domain.test_sent = False
+        domain.testing = False
         domain.acceptance = acceptance
         kept_s = KEPT_S.get(acceptance, self._keep_s) if in_time else SILENT_S
         domain.known_until = now + kept_s
@@ -347,9 +338,9 @@ class Domains:
         domain.random_local = domain.random_local or self._new_local(model, variant)
         return f"{domain.random_local}@{domain.name}"
 
-    def fresh_mailbox(self, domain: DomainAcceptance, model: str) -> str:
+    def fresh_mailbox(self, domain: DomainAcceptance, mailbox: str) -> str:
         """The same, of a test of its own."""
-        return f"{self._new_local(model, 0)}@{domain.name}"
+        return f"{self._new_local(mailbox.rpartition('@')[0], 0)}@{domain.name}"
 
     def _new_local(self, model: str, variant: int) -> str:
         return random_local(model, variant) if self._mint is None else self._mint(variant)

@@ -130,7 +130,7 @@ class Probe(msgspec.Struct, eq=False):
         0.0  # not counted: for so long it was stopped, or it ran before it began anew
     )
     exchange_index: int = -1  # of the exchange being tried
-    dispatcher: Any = None  # of the egress that asks (dispatcher.ProbeDispatcher)
+    egress: Any = None  # that asks: its mail hosts (egress.hosts.EgressHosts)
     egresses_tried: tuple[str, ...] = ()  # they were refused, or could not connect
     # The egress whose host refused or deferred it, while it has accepted nobody who came this way.
     doubted: str = ""
@@ -300,9 +300,9 @@ class Probe(msgspec.Struct, eq=False):
         """It was accepted by a host that is watched."""
         self.unconfirmed = outcome, rule
 
-    def belong_to(self, dispatcher: object) -> None:
+    def belong_to(self, egress: object) -> None:
         """This egress asks."""
-        self.dispatcher = dispatcher
+        self.egress = egress
 
     def successor_by(self, tried: str, *, doubted: bool = False) -> "Probe":
         """A probe of the same address for another egress, which has conversations of its own.
@@ -343,13 +343,3 @@ class Probe(msgspec.Struct, eq=False):
     def exhausted(self) -> bool:
         """True if it may try no further address or conversation."""
         return self.addresses_tried >= ADDRESSES_MAX or self.conversations >= CONVERSATIONS_MAX
-
-
-class Relief(Protocol):
-    """Lets another egress ask where one is refused or withdrawn; see egress.router.EgressRouter."""
-
-    def relieve(self, egress: str, probe: Probe, outcome: Outcome, rule: str) -> bool:
-        """The probe is about to be settled so. True if another egress asks in its place."""
-
-    def is_withdrawn_from(self, egress: str, probe: Probe) -> bool:
-        """Is this egress not to ask about the probe any more?"""

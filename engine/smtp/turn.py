@@ -23,6 +23,14 @@ from .patience import overall_s
 from .probe import Cause, Probe
 
 
+class ClockedProbes(Protocol):
+    """What a turn and its clocks begin; implemented by probing.Probing."""
+
+    def next_exchange(self, probe: Probe) -> None: ...
+    def expire(self, probe: Probe) -> None: ...
+    def time_out(self, probe: Probe) -> None: ...
+
+
 class Deadlines:
     """The probes whose clocks run, in the order of their deadlines.
 
@@ -30,9 +38,10 @@ class Deadlines:
     A probe that goes on as another one (`Probe.latest`) keeps its place.
     """
 
-    __slots__ = ("_first_of", "_now", "_overall_s", "_running", "_wake")
+    __slots__ = ("_first_of", "_now", "_overall_s", "_probes", "_running", "_wake")
 
-    def __init__(self, overall_s: float) -> None:
+    def __init__(self, probes: ClockedProbes, overall_s: float) -> None:
+        self._probes = probes
         self._overall_s = overall_s
         self._now = trio.lowlevel.current_clock().current_time
         self._running: OrderedDict[Probe, None] = OrderedDict()
@@ -83,11 +92,11 @@ class Deadlines:
             else:
                 probe = first.latest
                 try:
-                    probe.dispatcher.expire(probe)
+                    self._probes.expire(probe)
                 except Exception:
-                    log_fault(probe.dispatcher.expire)
+                    log_fault(self._probes.expire)
                     self._leave(probe)
-                    probe.dispatcher.time_out(probe)
+                    self._probes.time_out(probe)
                 end_step()
 
 
@@ -108,14 +117,26 @@ class Turn(Generic[Host]):
 
     __slots__ = (
         *("_admitted", "_awaiting_proof", "_freed", "_has_places", "_limit", "_list_places"),
-        *("_list_waits", "_listeners", "_now", "_settled", "clocks", "is_due", "waiting"),
+        *(
+            "_list_waits",
+            "_listeners",
+            "_now",
+            "_probes",
+            "_settled",
+            "clocks",
+            "is_due",
+            "waiting",
+        ),
     )
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, probes: ClockedProbes) -> None:
         self._limit = settings.probes_max
+        self._probes = probes
         self._now = trio.lowlevel.current_clock().current_time
         # Of ordinary probes, and of patient ones: indexed by `Probe.patient`.
-        self.clocks = tuple(Deadlines(overall_s(settings, patient)) for patient in (False, True))
+        self.clocks = tuple(
+            Deadlines(probes, overall_s(settings, patient)) for patient in (False, True)
+        )
         self._admitted: set[Probe] = set()
         self._awaiting_proof = 0  # admitted probes whose reply is not proven yet
         self.waiting: FairQueue[Probe] = FairQueue()  # for a place
@@ -161,7 +182,7 @@ class Turn(Generic[Host]):
                 self._list_places.enter(probes[0].asker, len(probes))
 
     def queue(self, probe: Probe) -> None:
-        """Start it by its dispatcher once there is a place for it. Its clock has begun."""
+        """Start it once there is a place for it. Its clock has begun."""
         self.waiting.join(probe.asker, probe)
         self._admit()
 
@@ -178,7 +199,7 @@ class Turn(Generic[Host]):
         while self.under_way < self._limit and (probe := self.waiting.pop()) is not None:
             if not probe.settled and probe.deadline > now:
                 self._admitted.add(probe)
-                probe.dispatcher.start_probe(probe)
+                self._probes.next_exchange(probe)
 
     def leave_places(self, probes: Iterable[Probe]) -> None:
         """These do not count as under way while they wait for what others have."""

@@ -3,7 +3,7 @@
 import random
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ import trio
 from ..background import contained, sole_exception
 from ..dns.doh import DohTransport
 from ..dns.routes import Routes, open_routes
-from ..egress import ONE_EGRESS, Egress, EgressControl
+from ..egress import Egress, EgressControl
 from ..lists.lists import Lists, load_lists
 from ..lists.updated_lists import current_folder
 from ..net.dialer import Dial, Dialer
@@ -23,12 +23,11 @@ from ..reasons import verdict_cause
 from ..settings import EngineSettings
 from ..shared_cache import SharedCache
 from ..smtp.connection_budget import ConnectionBudget
-from ..smtp.dispatcher import ProbeDispatcher
 from ..smtp.egress.control import LocalEgressControl
-from ..smtp.egress.opening import open_dispatcher, open_egresses
-from ..smtp.egress.router import EgressRouter
 from ..smtp.leases.ledger import RefusalLedger
+from ..smtp.opening import open_probing
 from ..smtp.operators import load_operators
+from ..smtp.probing import Probing
 from ..smtp.replies.rules import Rules, standard_rules
 from .own_rules import OWN_RULES
 from .submission_turns import SubmissionTurns
@@ -45,17 +44,11 @@ class Engine:
     settings: EngineSettings
     lists: Lists
     routes: Routes
-    probing: ProbeDispatcher | EgressRouter
+    probing: Probing
     rng: random.Random
     submission_turns: SubmissionTurns
     pauses: CurrentPauses
     observer: Observer = NO_OBSERVER
-
-    @property
-    def dispatcher(self) -> ProbeDispatcher:
-        """The dispatcher, where no file names egresses."""
-        assert isinstance(self.probing, ProbeDispatcher)
-        return self.probing
 
 
 @cache
@@ -121,22 +114,34 @@ async def open_engine(
     own = settings.own_lists
     lists = lists_of(own.folder).with_own(own) if own.folder else lists_of(None)
     rules = standard_rules()
+
+    def dial_of(egress: Egress) -> Dial:
+        proxies = settings.proxies if egress.source is None else ()
+        return dial or Dialer(
+            proxies if egress.proxy is None else (egress.proxy,),
+            source=egress.source,
+            is_egress=not settings.egresses.is_default,
+            allow_private=settings.allow_private,
+        )
+
     try:
         async with (
             open_routes(
                 settings, transport=transport, rng=rng, observer=observer, exchange=exchange
             ) as routes,
-            _open_probing(
+            open_probing(
                 settings,
-                routes,
-                dial,
-                dial_by,
-                mint,
-                observer,
-                permits,
-                egress_control,
-                exchange,
-                refusals,
+                routes=routes,
+                dial_by=dial_by or dial_of,
+                rules=rules,
+                operators=_operators(),
+                control=egress_control or LocalEgressControl(settings.egresses, time.time),
+                cause_of=verdict_cause,
+                mint=mint,
+                observer=observer,
+                permits=permits,
+                exchange=exchange,
+                refusals=refusals,
             ) as probing,
             trio.open_nursery() as nursery,
         ):
@@ -148,56 +153,3 @@ async def open_engine(
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise sole_exception(group) from None
-
-
-def _open_probing(
-    settings: EngineSettings,
-    routes: Routes,
-    dial: Dial | None,
-    dial_by: Callable[[Egress], Dial] | None,
-    mint: Callable[[int], str] | None,
-    observer: Observer,
-    permits: ConnectionBudget | None,
-    control: EgressControl | None,
-    exchange: SharedCache | None,
-    refusals: RefusalLedger | None,
-) -> AbstractAsyncContextManager[ProbeDispatcher | EgressRouter]:
-    """Layer 4: one dispatcher, unless a file names the egresses."""
-    rules, operators = standard_rules(), _operators()
-    if settings.egresses.rows == ONE_EGRESS.rows:
-        return open_dispatcher(
-            settings,
-            routes=routes,
-            dial=dial or Dialer(settings.proxies, allow_private=settings.allow_private),
-            rules=rules,
-            operators=operators,
-            mint=mint,
-            observer=observer,
-            permits=permits,
-            exchange=exchange,
-            refusals=refusals,
-        )
-
-    def own_dial(row: Egress) -> Dial:
-        proxies = settings.proxies if row.source is None else ()
-        return dial or Dialer(
-            proxies if row.proxy is None else (row.proxy,),
-            source=row.source,
-            is_egress=True,
-            allow_private=settings.allow_private,
-        )
-
-    return open_egresses(
-        settings,
-        routes=routes,
-        dial_by=dial_by or own_dial,
-        rules=rules,
-        operators=operators,
-        control=control or LocalEgressControl(settings.egresses, time.time),
-        cause_of=verdict_cause,
-        mint=mint,
-        observer=observer,
-        permits=permits,
-        exchange=exchange,
-        refusals=refusals,
-    )

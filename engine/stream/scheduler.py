@@ -19,7 +19,7 @@ from ..background import sole_exception
 from ..dns.messages import MailExchange, Route, RouteAnswer
 from ..observer import NO_OBSERVER
 from ..pauses import PAUSED_RULE
-from ..smtp.egress.router import EgressRouter
+from ..smtp.egress.choice import EgressChoice
 from ..smtp.patience import overall_s
 from ..smtp.pool.pool import Pool
 from ..smtp.probe import Probe, ProbeNotes
@@ -82,7 +82,8 @@ class _Scheduler:
         self._observer = engine.observer
         self._observed = engine.observer is not NO_OBSERVER
         self._operators = engine.probing.operators
-        self._router = engine.probing if isinstance(engine.probing, EgressRouter) else None
+        relief = engine.probing.relief
+        self._choice = None if relief is None else relief.choice
         self._account = account
         self._nursery = nursery
         self._deferred = deferred_start
@@ -103,7 +104,7 @@ class _Scheduler:
         self._positions = 0  # texts submitted and not answered
         self._room = trio.Event()
         self._stalled = False  # submission waits for `_room`
-        self._waits_for_place = False  # a host had room, and the dispatcher had none
+        self._waits_for_place = False  # a host had room, and there was no place
         self._all_submitted = False
         self._closed = False
         self._turn = engine.probing.turn
@@ -376,7 +377,7 @@ class _Scheduler:
         return max(0.0, self._patience_until - self._now())
 
     def _settled(self, probe: Probe) -> None:
-        """Called in a turn. An exception here must end this stream, not the dispatcher."""
+        """Called in a turn. An exception here must end this stream, not the others."""
         try:
             verification: Verification = probe.owner
             if self._observed:
@@ -430,7 +431,7 @@ class _Scheduler:
             self._release(self._due.popitem()[0])
 
     def _release(self, pool: Pool, *, at_end: bool = False) -> None:
-        """Submit as much of the pool's backlog as the host and the dispatcher have room for."""
+        """Submit as much of the pool's backlog as the host and the places have room for."""
         backlog = self._backlog.get(pool)
         if backlog is None or (room := self._room_at(pool, backlog, at_end=at_end)) <= 0:
             return
@@ -445,7 +446,7 @@ class _Scheduler:
         self, pool: Pool, backlog: deque[Verification], room: int, *, at_end: bool
     ) -> list[Verification]:
         """Submit of the backlog what there is room for; return those that another egress asks."""
-        dispatcher, router = self._engine.probing, self._router
+        probing, choice = self._engine.probing, self._choice
         withdrawn: list[Verification] = []
         elsewhere: dict[str, bool] = {}  # by domain: does another egress ask for it by now?
         while backlog:
@@ -460,10 +461,10 @@ class _Scheduler:
             for _ in range(min(room, len(backlog))):
                 verification = backlog.popleft()
                 self._held -= 1
-                if router is not None:
+                if choice is not None:
                     domain = verification.domain
                     if domain not in elsewhere:
-                        elsewhere[domain] = self._is_elsewhere(router, pool, verification)
+                        elsewhere[domain] = self._is_elsewhere(choice, pool, verification)
                     if elsewhere[domain]:
                         withdrawn.append(verification)
                         continue
@@ -474,12 +475,16 @@ class _Scheduler:
                 if waited_s < BACKLOG_KNOWN_S:
                     released.append(probe)
                 else:
-                    dispatcher.submit(probe)  # looks the exchange up again
+                    probing.submit(probe)  # looks the exchange up again
                     break
-            dispatcher.submit_to(pool, released)
+            probing.submit_to(pool, released)
             if not backlog or pool.present == present + room:
                 break  # the pool is full; only probes that were settled at once leave room
-            if router is not None and is_begun and router.awaits_addresses(pool):
+            if (
+                choice is not None
+                and is_begun
+                and choice.awaits_addresses(choice.by_name[pool.egress.name])
+            ):
                 break  # those that began wait before its queue
             room = self._room_at(pool, backlog, at_end=at_end)
         return withdrawn
@@ -488,7 +493,7 @@ class _Scheduler:
         return pool.room(len(backlog), self._account, self._patience_left_s(), at_end=at_end)
 
     def _on_capacity(self, pool: Pool | None) -> None:
-        """Capacity was freed for `pool`; None: a place in the dispatcher. Called in a turn."""
+        """Capacity was freed for `pool`; None: a place. Called in a turn."""
         if pool is not None:
             self._release(pool)
             return
@@ -519,9 +524,9 @@ class _Scheduler:
         self._defer_anew(backlog)
         self._release_due()
 
-    def _is_elsewhere(self, router: EgressRouter, pool: Pool, verification: Verification) -> bool:
+    def _is_elsewhere(self, choice: EgressChoice, pool: Pool, verification: Verification) -> bool:
         """Is another egress than the pool's to ask for the domain by now?"""
-        if not router.is_withdrawn(pool, verification.domain):
+        if not choice.is_withdrawn(pool, verification.domain):
             return False
         assert verification.route is not None
         return pool not in self._snapshot(verification.route).pools
@@ -568,7 +573,7 @@ class _Scheduler:
             if verification.probe is not None:
                 probe = verification.probe.latest
                 if is_paused(verification, pauses):
-                    probe.dispatcher.settle(probe, Outcome.PAUSED, PAUSED_RULE)
+                    self._engine.probing.settle(probe, Outcome.PAUSED, PAUSED_RULE)
                     self._turn.run()
             elif number < len(held):
                 verification.decide(Outcome.PAUSED, PAUSED_RULE)
@@ -592,10 +597,10 @@ class _Scheduler:
     def close(self) -> None:
         """Cancel what is unfinished."""
         self._closed = True
-        dispatcher = self._engine.probing
+        probing = self._engine.probing
         self._turn.unsubscribe(self._on_capacity)
         self._backlog.clear()
-        dispatcher.abandon(
+        probing.abandon(
             [verification.probe for verification in self._open.values() if verification.probe]
         )
 

@@ -14,7 +14,7 @@ from mailprobe.engine import EngineSettings, open_answers, open_engine
 from mailprobe.engine.dns import connection, endpoint, http1, http2
 from mailprobe.engine.dns.doh import open_transport
 from mailprobe.engine.dns.response import TransportFailed
-from mailprobe.engine.smtp.dispatcher import ProbeDispatcher
+from mailprobe.engine.smtp.probing import Probing
 from tests.engine.dns.conftest import authority, ca_file
 from tests.engine.dns.test_doh import (
     QUESTION,
@@ -211,7 +211,7 @@ async def test_a_fault_at_a_questions_deadline_is_its_own(autojump_clock, faults
         async with open_engine(
             EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
-            with failing(ProbeDispatcher, "expire") as has_failed:
+            with failing(Probing, "expire") as has_failed:
                 texts = [f"known{n}@silent.test" for n in range(5)]
                 began = trio.current_time()
                 async with open_answers(engine, texts, account="a") as answers:

@@ -1,4 +1,4 @@
-"""Several egresses: which one asks a mail host, and what happens when it is refused.
+"""The egresses: mail hosts as each knows them, which one asks, and what happens when it is refused.
 
-Each egress has a dispatcher, with pools, permits, budgets and back-offs of its own.
+Each has pools, permits, tolerances and back-offs of its own.
 """

@@ -4,33 +4,85 @@ Requests go before lists, whose clocks are stopped meanwhile; accounts take turn
 is bounded by the callers: a list's place counts, and a request's clock runs.
 """
 
+from collections.abc import Callable, Iterator
+
 import trio
 
 from ...fair_queue import FairQueue
+from ..pool.pool import Pool
 from ..probe import Probe
+from ..turn import Turn
+from .choice import SPENT_S, EgressChoice, EgressTask, Way
 
 DROPPED_EVERY_S = 1.0  # to look through 20,000 takes 2 ms
+IN_VAIN_MAX = 64  # tried again without success in a row: 5 ms with 30 egresses
 
 
 class HeldProbes:
     """The queue of these probes."""
 
-    __slots__ = ("_any", "_dropped_at", "_of_lists", "_of_requests")
+    __slots__ = (
+        *("_again_at", "_any", "_choice", "_dropped_at", "_is_too_late", "_now", "_of_lists"),
+        *("_of_requests", "_turn"),
+    )
 
-    def __init__(self) -> None:
+    def __init__(
+        self, choice: EgressChoice, turn: Turn[Pool], is_too_late: Callable[[Probe], bool]
+    ) -> None:
+        """`is_too_late`: no egress is to begin with the probe any more."""
+        self._choice = choice
+        self._turn = turn
+        self._is_too_late = is_too_late
+        self._now = trio.lowlevel.current_clock().current_time
         self._of_requests: FairQueue[Probe] = FairQueue()
         self._of_lists: FairQueue[Probe] = FairQueue()
         self._any = trio.Event()
+        self._again_at = float("-inf")  # those that were tried without success
         self._dropped_at = float("-inf")
 
     def __len__(self) -> int:
         return len(self._of_requests) + len(self._of_lists)
+
+    @property
+    def is_due(self) -> bool:
+        """Does any wait, and has an egress perhaps addresses again?"""
+        return len(self) > 0 and self._now() >= self._again_at
 
     def add(self, probe: Probe) -> None:
         """Add to the end of the account's queue."""
         queue = self._of_lists if probe.deferred_start else self._of_requests
         queue.join(probe.asker, probe)
         self._any.set()
+
+    async def wait(self) -> None:
+        """Wait until there is one and an egress may have addresses again."""
+        if not len(self):
+            self._any = trio.Event()
+            await self._any.wait()
+        await trio.sleep(SPENT_S)
+        self._drop_settled()
+
+    def released(self) -> Iterator[tuple[Probe, Way | None]]:
+        """Those that an egress may ask about by now, each with it; None: no egress may in a moment."""
+        kept: list[Probe] = []
+        try:
+            while len(kept) < IN_VAIN_MAX and not self._is_in_vain():
+                if (probe := self.pop()) is None:
+                    break
+                task = EgressTask(probe.domain, probe.exchanges, probe.egresses_tried)
+                if not self._has_room(task, probe):
+                    kept.append(probe)
+                    continue
+                way = None if self._is_too_late(probe) else self._choice.reserve(task)
+                if way is None and self._choice.is_awaited(task):
+                    kept.append(probe)
+                else:
+                    yield probe, way
+        finally:
+            for probe in kept:
+                self.add(probe)
+            if kept:
+                self._again_at = self._now() + SPENT_S
 
     def pop(self) -> Probe | None:
         """Remove and return the next one that is not settled, or None."""
@@ -40,16 +92,29 @@ class HeldProbes:
                     return probe
         return None
 
-    def drop_settled(self, now: float) -> None:
+    def _drop_settled(self) -> None:
         """Drop those whose time has passed or whose caller has gone: nothing may be granted for hours."""
+        now = self._now()
         if now < self._dropped_at + DROPPED_EVERY_S:
             return
         self._dropped_at = now
         for queue in (self._of_requests, self._of_lists):
             queue.discard(lambda probe: probe.settled)
 
-    async def wait(self) -> None:
-        """Wait until there is one."""
-        if not len(self):
-            self._any = trio.Event()
-            await self._any.wait()
+    def _has_room(self, task: EgressTask, probe: Probe) -> bool:
+        """Is there room for one more of a list, here and at its host? Its clock begins then."""
+        if not probe.deferred_start:
+            return True
+        if self._turn.lists_are_full:
+            return False
+        if (way := self._choice.best(task)) is None:
+            return True
+        pool = way.hosts.pool_of(task.exchanges[0], patient=probe.patient)
+        return pool is None or pool.room(1, probe.asker, probe.patience_s) > 0
+
+    def _is_in_vain(self) -> bool:
+        """Has no egress addresses now, while one is awaited?"""
+        choice = self._choice
+        return not any(map(choice.is_usable, choice.ways)) and any(
+            map(choice.awaits_addresses, choice.ways)
+        )

@@ -19,8 +19,8 @@ def settle_awaiting(
     now, budget = pool.now(), pool.budget
     accounts: set[str] = set()  # whose lists wait for the random name
     if acceptance is Acceptance.UNASKED:
-        pool.dispatcher.observer.budget_lacking(budget.label, random=True)
-    for probe in pool.dispatcher.domains.learn(domain, acceptance, now, in_time=in_time):
+        pool.probes.observer.budget_lacking(budget.label, random=True)
+    for probe in pool.domains.learn(domain, acceptance, now, in_time=in_time):
         rule = deciding_rule(acceptance, probe.rule)
         if acceptance is Acceptance.UNASKED and not probe.settled:
             kind = Kind.NAME if probe.deferred_start else Kind.LONE_NAME
@@ -36,7 +36,7 @@ def refused_as_unknown(pool: Pool, domain: DomainAcceptance) -> None:
     """A listed address of the domain is settled as unknown."""
     now = pool.now()
     pool.controls.note_listed_refused(domain, now)
-    pool.dispatcher.domains.note_refused(pool.host, now)
+    pool.domains.note_refused(pool.host, now)
 
 
 def continue_test(domain: DomainAcceptance) -> Pool | None:
@@ -56,7 +56,7 @@ def repeat_test(pool: Pool, domain: DomainAcceptance) -> None:
     it. If none has a conversation left, all are settled as untested.
     """
     domain.withdraw_test()
-    half_s = pool.dispatcher.settings.probe_s / 2
+    half_s = pool.settings.probe_s / 2
     while (again := domain.pop_carrier()) is not None:
         its_pool: Pool = again.pool  # pools of one host share its domains
         domain.begin_test()  # if it is settled instead, the next one follows here

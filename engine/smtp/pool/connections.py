@@ -5,6 +5,7 @@ The feedback rule is Postfix's (SCHEDULER_README): `limit` successes add a conne
 number is the new limit at once. `Throttle` is a frozen value: an event returns a new one.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -70,9 +71,20 @@ def first_throttle(limit_max: int) -> Throttle:
 class HostConnections:
     """The connections of one host: those that are open or opening, and those that we left."""
 
-    __slots__ = ("allowed", "closed_at", "left", "now", "proven", "session_recipients", "throttle")
+    __slots__ = (
+        "allowed",
+        "closed_at",
+        "left",
+        "lowered",
+        "now",
+        "proven",
+        "session_recipients",
+        "throttle",
+    )
 
-    def __init__(self, most: int, allowed: int) -> None:
+    def __init__(self, most: int, allowed: int, lowered: Callable[[], None]) -> None:
+        """`lowered` is called when the limit is lowered."""
+        self.lowered = lowered
         self.now = 0  # sessions, and connections being opened
         self.left = 0  # connections that we left while the host still had to answer
         self.allowed = allowed  # fewer than the host takes if other processes want permits
@@ -147,25 +159,24 @@ class HostConnections:
         """A host that is far away has greeted a connection."""
         self.throttle = self.throttle.after_greeting(now)
 
-    def failed(self) -> bool:
-        """A session failed. Returns whether the limit is lower by that."""
-        return self._lower(self.throttle.after_failure())
+    def failed(self) -> None:
+        """A session failed."""
+        self._lower(self.throttle.after_failure())
 
-    def crowded(self, sessions: int, now: float) -> bool:
-        """A connection was refused beside so many sessions: one was too many. Returns likewise."""
+    def crowded(self, sessions: int, now: float) -> None:
+        """A connection was refused beside so many sessions: one was too many."""
         self.proven = 0
-        return self._lower(self.throttle.after_crowding(sessions + self.left, now))
+        self._lower(self.throttle.after_crowding(sessions + self.left, now))
 
     def host_failed(self) -> None:
         """The host has failed, or refuses us."""
         self.proven = 0
 
-    def _lower(self, throttle: Throttle) -> bool:
-        lowered = throttle.limit < self.throttle.limit
-        if lowered:
+    def _lower(self, throttle: Throttle) -> None:
+        if throttle.limit < self.throttle.limit:
             self.proven = 0
+            self.lowered()
         self.throttle = throttle
-        return lowered
 
 
 class OpenSession(Protocol):

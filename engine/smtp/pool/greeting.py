@@ -14,7 +14,7 @@ from ..replies.rules import Step
 from ..session.failure_causes import CONNECTION_ERRORS, cause_of
 from ..session.session import SmtpSession
 from ..wire import RemoteProtocolError
-from .host import ConnectionHost
+from .host import ConnectionEgress
 from .pool import Pool
 from .serving import ServedSession
 
@@ -24,128 +24,126 @@ UNREACHABLE = frozenset(
 )
 
 
-class Greeter:
-    """Makes the sessions of one pool."""
+async def greet(
+    pool: Pool, egress: ConnectionEgress, address: str, lines: list[tuple[float, bool, str]]
+) -> ServedSession | Cause | None:
+    """Connect, read the banner, send EHLO, or HELO if that is refused.
 
-    __slots__ = ("_dispatcher", "_pool", "_settings")
+    Adds the lines of the conversation to `lines`, also before a failure.
 
-    def __init__(self, pool: Pool, dispatcher: ConnectionHost) -> None:
-        self._pool = pool
-        self._dispatcher = dispatcher
-        self._settings = dispatcher.settings
-
-    async def greet(
-        self, address: str, lines: list[tuple[float, bool, str]]
-    ) -> ServedSession | Cause | None:
-        """Connect, read the banner, send EHLO, or HELO if that is refused.
-
-        Adds the lines of the conversation to `lines`, also before a failure.
-
-        The caller holds a permit of the address. The session keeps it; otherwise it is
-        released once the connection is closed. None if the permit was revoked meanwhile.
-        """
-        connection = None
-        greeted: ServedSession | Cause | None = None
-        began = trio.current_time()
-        try:
-            with self._dispatcher.permits.holding(address):
-                with trio.fail_after(self._pool.read_s):
-                    stream = await self._dispatcher.dial(address, self._settings.smtp_port)
-                connection = SmtpConnection(
-                    self._dispatcher.open_channel(stream), self._pool.read_s
-                )
-                lines.append((began, True, "(connect)"))
-                greeted = await self._introduce(connection, address, lines)
-                if isinstance(greeted, Cause):
-                    lines += connection.conversation.unanswered_lines()
-        except trio.TooSlowError:
-            greeted = Cause(Outcome.TIMED_OUT, "clock.connect", "no answer to connect")
-        except EgressFailed as error:
-            greeted = Cause(Outcome.NO_EGRESS, EGRESS_FAILED_RULE, str(error))
-        except OSError as error:
-            words = str(error) or "can't connect"
-            rule = "connect.unreachable" if error.errno in UNREACHABLE else "connect.failed"
-            greeted = Cause(Outcome.CONVERSATION_FAILED, rule, words)
-        finally:
-            if isinstance(greeted, Cause) and connection is not None:
-                self._dispatcher.start(self._close, connection, address)
-            elif not isinstance(greeted, ServedSession):
-                if connection is not None:
-                    with trio.CancelScope(shield=True):
-                        await connection.close()
-                self._dispatcher.permits.release(address)
-        return greeted
-
-    async def _introduce(
-        self, connection: SmtpConnection, address: str, preamble: list[tuple[float, bool, str]]
-    ) -> ServedSession | Cause:
-        step = Step.BANNER
-        try:
-            turn = await connection.receive_reply()
-            preamble += connection.conversation.lines_of(turn)
-            if not turn.reply.positive:
-                return self._refused(Step.BANNER, turn)
-            self._pool.identity.recognise(" ".join(turn.reply.lines))
-            step = Step.HELLO
-            await connection.send(wire.ehlo(self._settings.helo_name))
-            turn = await connection.receive_reply()
-            preamble += connection.conversation.lines_of(turn)
-            if turn.reply.code >= 500:
-                await connection.send(wire.helo(self._settings.helo_name))
-                turn = await connection.receive_reply()
-                preamble += connection.conversation.lines_of(turn)
-        except CONNECTION_ERRORS as error:
-            return cause_of(error, step, spoke=step is not Step.BANNER)
-        if not turn.reply.positive:
-            return self._refused(Step.HELLO, turn)
-        self._pool.identity.recognise(" ".join(turn.reply.lines))
-        if (cause := await self._start_tls(connection, preamble)) is not None:
-            return cause
-        if connection.conversation.unread:
-            return cause_of(RemoteProtocolError("it spoke without being asked"), Step.HELLO)
-        self._pool.introduced(connection.conversation)
-        session = SmtpSession(self._pool, connection.conversation, address, preamble)
-        return ServedSession(self._pool, self._dispatcher, session, connection)
-
-    async def _start_tls(
-        self, connection: SmtpConnection, preamble: list[tuple[float, bool, str]]
-    ) -> Cause | None:
-        """Start TLS if the host is known to demand it. Returns the cause of a failure, or None."""
-        if not (self._pool.terms.tls and connection.conversation.offer.starttls):
-            return None
-        try:
-            refusal = await start_tls(connection, self._settings.helo_name, preamble)
-        except CONNECTION_ERRORS as error:
-            self._pool.terms.tls_failed()
-            return cause_of(error, Step.STARTTLS)
-        if refusal is None:
-            return None
-        self._pool.terms.tls_failed()
-        return self._refused(Step.STARTTLS, refusal)
-
-    def _refused(self, step: Step, turn: wire.CommandReply) -> Cause:
-        reading = self._pool.read(step, turn.reply)
-        words = f"{step.value} refused: {turn.reply.code} {turn.reply.text[:80]}"
-        return Cause(
-            Outcome.CONVERSATION_FAILED,
-            reading.rule,
-            words,
-            about_us=reading.about_us,
-            replied=True,
-            temporary=step is Step.BANNER and turn.reply.code < 500,
-            greeting=step is Step.BANNER,
-        )
-
-    async def _close(self, connection: SmtpConnection, address: str) -> None:
-        """Send QUIT in the background; the probes do not wait for it."""
-        is_done = True
-        try:
-            with self._dispatcher.permits.holding(address):
-                is_done = await connection.quit()
-        finally:
-            if not is_done:
-                self._dispatcher.left_connections.add(self._pool, connection, address)
-            else:
+    The caller holds a permit of the address. The session keeps it; otherwise it is
+    released once the connection is closed. None if the permit was revoked meanwhile.
+    """
+    connection = None
+    greeted: ServedSession | Cause | None = None
+    began = trio.current_time()
+    try:
+        with egress.permits.holding(address):
+            with trio.fail_after(pool.read_s):
+                stream = await egress.dial(address, pool.settings.smtp_port)
+            connection = SmtpConnection(egress.open_channel(stream), pool.read_s)
+            lines.append((began, True, "(connect)"))
+            greeted = await _introduce(pool, egress, connection, address, lines)
+            if isinstance(greeted, Cause):
+                lines += connection.conversation.unanswered_lines()
+    except trio.TooSlowError:
+        greeted = Cause(Outcome.TIMED_OUT, "clock.connect", "no answer to connect")
+    except EgressFailed as error:
+        greeted = Cause(Outcome.NO_EGRESS, EGRESS_FAILED_RULE, str(error))
+    except OSError as error:
+        words = str(error) or "can't connect"
+        rule = "connect.unreachable" if error.errno in UNREACHABLE else "connect.failed"
+        greeted = Cause(Outcome.CONVERSATION_FAILED, rule, words)
+    finally:
+        if isinstance(greeted, Cause) and connection is not None:
+            egress.tasks.start(_close, pool, egress, connection, address)
+        elif not isinstance(greeted, ServedSession):
+            if connection is not None:
                 with trio.CancelScope(shield=True):
                     await connection.close()
-                self._dispatcher.permits.release(address)
+            egress.permits.release(address)
+    return greeted
+
+
+async def _introduce(
+    pool: Pool,
+    egress: ConnectionEgress,
+    connection: SmtpConnection,
+    address: str,
+    preamble: list[tuple[float, bool, str]],
+) -> ServedSession | Cause:
+    step = Step.BANNER
+    try:
+        turn = await connection.receive_reply()
+        preamble += connection.conversation.lines_of(turn)
+        if not turn.reply.positive:
+            return _refused(pool, Step.BANNER, turn)
+        pool.identity.recognise(" ".join(turn.reply.lines))
+        step = Step.HELLO
+        await connection.send(wire.ehlo(pool.settings.helo_name))
+        turn = await connection.receive_reply()
+        preamble += connection.conversation.lines_of(turn)
+        if turn.reply.code >= 500:
+            await connection.send(wire.helo(pool.settings.helo_name))
+            turn = await connection.receive_reply()
+            preamble += connection.conversation.lines_of(turn)
+    except CONNECTION_ERRORS as error:
+        return cause_of(error, step, spoke=step is not Step.BANNER)
+    if not turn.reply.positive:
+        return _refused(pool, Step.HELLO, turn)
+    pool.identity.recognise(" ".join(turn.reply.lines))
+    if (cause := await _start_tls(pool, connection, preamble)) is not None:
+        return cause
+    if connection.conversation.unread:
+        return cause_of(RemoteProtocolError("it spoke without being asked"), Step.HELLO)
+    pool.introduced(connection.conversation)
+    session = SmtpSession(pool, connection.conversation, address, preamble)
+    return ServedSession(pool, egress, session, connection)
+
+
+async def _start_tls(
+    pool: Pool, connection: SmtpConnection, preamble: list[tuple[float, bool, str]]
+) -> Cause | None:
+    """Start TLS if the host is known to demand it. Returns the cause of a failure, or None."""
+    if not (pool.terms.tls and connection.conversation.offer.starttls):
+        return None
+    try:
+        refusal = await start_tls(connection, pool.settings.helo_name, preamble)
+    except CONNECTION_ERRORS as error:
+        pool.terms.tls_failed()
+        return cause_of(error, Step.STARTTLS)
+    if refusal is None:
+        return None
+    pool.terms.tls_failed()
+    return _refused(pool, Step.STARTTLS, refusal)
+
+
+def _refused(pool: Pool, step: Step, turn: wire.CommandReply) -> Cause:
+    reading = pool.read(step, turn.reply)
+    words = f"{step.value} refused: {turn.reply.code} {turn.reply.text[:80]}"
+    return Cause(
+        Outcome.CONVERSATION_FAILED,
+        reading.rule,
+        words,
+        about_us=reading.about_us,
+        replied=True,
+        temporary=step is Step.BANNER and turn.reply.code < 500,
+        greeting=step is Step.BANNER,
+    )
+
+
+async def _close(
+    pool: Pool, egress: ConnectionEgress, connection: SmtpConnection, address: str
+) -> None:
+    """Send QUIT in the background; the probes do not wait for it."""
+    is_done = True
+    try:
+        with egress.permits.holding(address):
+            is_done = await connection.quit()
+    finally:
+        if not is_done:
+            egress.left_connections.add(pool, connection, address)
+        else:
+            with trio.CancelScope(shield=True):
+                await connection.close()
+            egress.permits.release(address)

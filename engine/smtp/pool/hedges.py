@@ -18,7 +18,7 @@ from .pools import Pools
 
 
 class Hedges:
-    """The hedges of one dispatcher, and the address look-ups that they wait for."""
+    """The hedges of one egress, and the address look-ups that they wait for."""
 
     __slots__ = ("_looking_up", "_pools", "_routes", "_silent", "_start", "_usable")
 
@@ -86,15 +86,15 @@ class Hedges:
             self._looking_up.discard(name)
         if silent.is_silent and self._routes.cached_addresses(name) is not None:
             self.hedge(silent, list(silent.waiting))
-            silent.dispatcher.turn.run()
+            silent.turn.run()
 
 
 def connect_ahead(pool: Pool) -> bool:
     """Open this pool's first connection, though no probe waits here; False if it may not be."""
     now = pool.now()
-    if pool.rest.is_on(now) or pool.dispatcher.closing:
+    if pool.rest.is_on(now) or pool.egress.closing:
         return False
-    if not any(map(pool.dispatcher.permits.available, pool.addresses)):
+    if not any(map(pool.egress.permits.available, pool.addresses)):
         return False
     pool.open_connection(None)
     return True
@@ -116,7 +116,7 @@ def move_equals(pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
             continue
         if exchange.preference != probe.exchanges[probe.exchange_index].preference:
             continue
-        if pool.dispatcher.domains.refusal(pool.host, probe.domain, now) is not None:
+        if pool.domains.refusal(pool.host, probe.domain, now) is not None:
             continue
         probe.prefer_next_exchange()
         if probe.notes is not None:
@@ -126,4 +126,4 @@ def move_equals(pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
         moved.append(probe)
     if moved:
         pool.join(moved, now)
-        pool.dispatcher.turn.mark_freed(silent)
+        pool.turn.mark_freed(silent)

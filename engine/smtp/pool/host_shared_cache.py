@@ -82,7 +82,7 @@ def resting_elsewhere(facts: Iterable[Fact], egress: str) -> list[tuple[str, str
 
 
 class HostSharedCache:
-    """Shares what one dispatcher learns through one egress; the listener of its domains."""
+    """Shares what one egress learns through one egress; the listener of its domains."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class HostSharedCache:
     ) -> None:
         """`kept_s`: for so long a test's result is kept.
 
-        `pools`: the dispatcher's ordinary ones, and the patient ones.
+        `pools`: the egress's ordinary ones, and the patient ones.
         """
         self._fleet = fleet
         self._exchange = fleet.exchange

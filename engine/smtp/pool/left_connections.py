@@ -21,7 +21,7 @@ LEFT_MAX = 1_000  # each has a file descriptor: half as many as the probes under
 
 
 class LeftConnections:
-    """The left connections of one dispatcher. Each has a task that waits for its end."""
+    """The left connections of one egress. Each has a task that waits for its end."""
 
     __slots__ = ("_closed", "_permits", "_scopes", "_start")
 
@@ -63,8 +63,8 @@ class LeftConnections:
             pool.connections.left_ended(pool.now())
             self._permits.release(address)
             pool.connection_ended()
-            pool.dispatcher.turn.mark_freed(pool)
-            pool.dispatcher.turn.run()
+            pool.turn.mark_freed(pool)
+            pool.turn.run()
 
     def close(self) -> None:
         """Close all of them, and whatever is added later."""

@@ -12,8 +12,8 @@ import trio
 from ...evidence import ConnectionAttempt
 from ...verdict import Outcome
 from ..probe import ADDRESSES_MAX, Cause, Probe
-from .greeting import Greeter
-from .host import ConnectionHost
+from .greeting import greet
+from .host import ConnectionEgress
 from .openings import HEDGE_S, RELEASE_S
 from .pool import Pool
 from .reply_times import FAR_S
@@ -69,13 +69,12 @@ class _Hurry:
 class ConnectionOpener:
     """One attempt to open a connection of a pool."""
 
-    __slots__ = ("_dispatcher", "_greeter", "_now", "_openings", "_pool")
+    __slots__ = ("_egress", "_now", "_openings", "_pool")
 
-    def __init__(self, pool: Pool, dispatcher: ConnectionHost) -> None:
+    def __init__(self, pool: Pool, egress: ConnectionEgress) -> None:
         self._pool = pool
         self._openings = pool.openings
-        self._dispatcher = dispatcher
-        self._greeter = Greeter(pool, dispatcher)
+        self._egress = egress
         self._now = trio.lowlevel.current_clock().current_time
 
     async def open(self, permit_at: str | None) -> ServedSession | None:
@@ -87,7 +86,7 @@ class ConnectionOpener:
             pass  # few connections, and none because the greeting is slow
         elif self._pool.connections.now > self._pool.connections.proven or not self._is_served:
             hurry = _Hurry(self, self._now())
-            self._dispatcher.opening_clock.watch(hurry)
+            self._egress.opening_clock.watch(hurry)
         try:
             return await self._try_addresses(permit_at)
         finally:
@@ -99,14 +98,14 @@ class ConnectionOpener:
         """The greeting is slow: open further connections."""
         self._openings.be_slow()
         self._pool.staff(hurried=True)
-        self._dispatcher.turn.run()
+        self._pool.turn.run()
 
     def hedge(self) -> None:
         """It still has not come: connect to the next exchange as well."""
         if not self._is_served:
             self._openings.hedge()
-            self._dispatcher.hedges.hedge(self._pool, list(self._pool.waiting))
-            self._dispatcher.turn.run()
+            self._egress.hedges.hedge(self._pool, list(self._pool.waiting))
+            self._pool.turn.run()
 
     @property
     def _is_served(self) -> bool:
@@ -124,27 +123,29 @@ class ConnectionOpener:
         for address in turn:
             if tried and self._openings.is_dialled(address):
                 continue
-            if tried and self._short_of_time():
+            # Probes for which another address here would leave no time to fail over.
+            if tried and (short := list(filter(self._must_fail_over, self._pool.waiting))):
                 if not self._openings.is_only:
                     break  # the last of them to fail decides
                 if cause is not None:
-                    self._fail_over_in_time(cause)
+                    for probe in short:
+                        self._pool.fail_over(probe, cause)
             if address != permit_at:
-                known = self._dispatcher.host_memory.address_backoff(address)
+                known = self._egress.host_memory.address_backoff(address)
                 if known is not None and not self._pool.rest.is_outwaited(known):
                     backoff_cause = known
                     continue
-                if not (self._pool.any_waiting() or self._dispatcher.hedges.is_wanted(self._pool)):
+                if not (self._pool.any_waiting() or self._egress.hedges.is_wanted(self._pool)):
                     break  # what was learned of the host also holds for later probes
-                if not self._dispatcher.permits.try_acquire(address, self._pool):
+                if not self._egress.permits.try_acquire(address, self._pool):
                     permits_short = True
                     continue
             tried = True
-            self._dispatcher.turn.run()
+            self._pool.turn.run()
             greeted = await self._try_address(address)
             if not isinstance(greeted, Cause):
                 return greeted
-            self._dispatcher.turn.run()
+            self._pool.turn.run()
             # A network of ours without IPv6 says less than the host's own refusal.
             if cause is None or greeted.rule != UNREACHABLE_RULE:
                 cause = greeted
@@ -175,7 +176,7 @@ class ConnectionOpener:
 
     def _are_others_silent(self, since: float) -> bool:
         """Are other hosts asked, of which none has answered since?"""
-        others = [each for each in self._dispatcher.pools.values() if each is not self._pool]
+        others = [each for each in self._egress.pools.values() if each is not self._pool]
         if any(each.budget.answered_since(since) for each in others):
             return False
         asking = (
@@ -191,12 +192,12 @@ class ConnectionOpener:
         others = connections.now > 1 or began - connections.closed_at < RELEASE_S
         lines: list[tuple[float, bool, str]] = []
         openings.dial(address)
-        greeted = await self._greeter.greet(address, lines)
+        greeted = await greet(self._pool, self._egress, address, lines)
         if not (isinstance(greeted, Cause) and greeted.outcome is Outcome.TIMED_OUT):
             openings.replied(address)
         if greeted is None:  # the permit was revoked, which says nothing about the host
             return None
-        self._dispatcher.observer.connected(greeted=isinstance(greeted, ServedSession))
+        self._pool.probes.observer.connected(greeted=isinstance(greeted, ServedSession))
         if isinstance(greeted, ServedSession):
             openings.succeeded(address, self._now() - began)
             if self._pool.times.pace.reply_s >= FAR_S:
@@ -214,29 +215,19 @@ class ConnectionOpener:
             await self._idle_down()
             return None
         if connections.now > 1:
-            self._pool.session_limit_fell(connections.failed())
+            connections.failed()
             return None
         self._record_attempt(address, greeted, lines)
         return greeted
-
-    def _short_of_time(self) -> bool:
-        """Is there a probe for which another address here would leave no time to fail over?"""
-        return any(map(self._must_fail_over, self._pool.waiting))
 
     def _must_fail_over(self, probe: Probe) -> bool:
         if self._pool.session_ended(probe) or probe.next_exchange is None:
             return False
         return probe.deadline < self._now() + self._pool.read_s + NEXT_EXCHANGE_S
 
-    def _fail_over_in_time(self, cause: Cause) -> None:
-        for probe in list(self._pool.waiting):
-            if self._must_fail_over(probe):
-                self._pool.fail_over(probe, cause)
-
     def _host_at_limit(self) -> None:
         """The other connections go on; this one was one too many."""
-        pool = self._pool
-        pool.session_limit_fell(pool.connections.crowded(len(pool.sessions.open), self._now()))
+        self._pool.connections.crowded(len(self._pool.sessions.open), self._now())
 
     async def _idle_down(self) -> None:
         """Wait a moment, and open the next connection alone.
@@ -245,7 +236,7 @@ class ConnectionOpener:
         count each other. Only the reply to a lone connection tells whether the host failed.
         """
         self._openings.open_singly()
-        self._pool.session_limit_fell(self._pool.connections.failed())
+        self._pool.connections.failed()
         await trio.sleep(RELEASE_S)
 
     def _addresses_in_turn(self, first: str | None) -> list[str]:
@@ -266,7 +257,7 @@ class ConnectionOpener:
         waiting = next(iter(self._pool.waiting), None)
         if waiting is None or len(tried) >= ADDRESSES_MAX:
             return []
-        found = await self._dispatcher.other_addresses(self._pool, waiting.asker)
+        found = await self._egress.other_addresses(self._pool, waiting.asker)
         most = min(self._addresses_max, ADDRESSES_MAX - len(tried))
         return [address for address in found if address not in tried][:most]
 

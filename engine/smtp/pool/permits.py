@@ -202,7 +202,11 @@ class Permits:
         over = self._in_use[address] - granted
         if over > 0:
             self._over.add(address)
-            self._close_sessions(address, over - self._ceded[address])
+            over -= self._ceded[address]
+            for pool in self._pools_at.get(address, ()):
+                while over > 0 and pool.sessions.close_one(address):
+                    self._ceded[address] += 1
+                    over -= 1
         else:
             self._over.discard(address)
             self._hand_out(address)
@@ -235,12 +239,6 @@ class Permits:
             return False
         self._ceded[address] += 1
         return True
-
-    def _close_sessions(self, address: str, most: int) -> None:
-        for pool in self._pools_at.get(address, ()):
-            while most > 0 and pool.sessions.close_one(address):
-                self._ceded[address] += 1
-                most -= 1
 
     def _hand_out(self, address: str) -> None:
         """Give new permits to the waiting pools, in turn."""

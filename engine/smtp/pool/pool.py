@@ -7,7 +7,7 @@ that cannot be reached is tried once, not once for each address.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import trio
 
@@ -16,17 +16,17 @@ from ...observer import Observer
 from ...settings import EngineSettings
 from ...verdict import Outcome
 from .. import patience
-from ..catchall import DomainAcceptance, Domains
-from ..controls import EgressControls, HostControls
+from ..catchall import Domains
+from ..controls import HostControls
 from ..host_memory import HostMemory
-from ..host_policy import first_terms
+from ..host_policy import Terms
 from ..operators import MailOperators
 from ..pairing import Renamings
 from ..probe import Cause, Probe
 from ..replies.rules import ReplyMeaning, Rules, Step
 from ..session.effects import Emit, Requeued
 from ..session.recipient_limits import REFUSALS_MAX
-from ..tolerance.hosts import Tolerances
+from ..tolerance.host import Tolerance
 from ..tolerance.limits import BAN_RULE, Growth, Kind
 from ..turn import Turn
 from ..wire import Conversation, SmtpReply
@@ -53,27 +53,40 @@ class PermitQueues(Protocol):
     def is_needed_elsewhere(self, address: str, pool: "Pool") -> bool: ...
 
 
-class PoolHost(Protocol):
-    """What a pool needs of layer 4; implemented by dispatcher.ProbeDispatcher."""
+class Probes(Protocol):
+    """The probes under way; implemented by probing.Probing."""
 
-    settings: EngineSettings
     rules: Rules
     operators: MailOperators
-    tolerances: Tolerances
-    domains: Domains
-    controls: EgressControls | None
     observer: Observer
-    host_memory: HostMemory
-    findings: HostFindings | None
-    closing: bool
     turn: "Turn[Pool]"
 
-    @property
-    def permits(self) -> PermitQueues: ...
     def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None: ...
     def fail_over(self, probe: Probe, cause: Cause) -> None: ...
     def withdrawn(self, probe: Probe) -> bool: ...
+
+
+class PoolEgress(Protocol):
+    """What a pool needs of its egress; implemented by egress.hosts.EgressHosts."""
+
+    name: str
+    closing: bool
+
+    @property
+    def probes(self) -> Probes: ...
+    @property
+    def permits(self) -> PermitQueues: ...
     def connect(self, pool: "Pool", permit_at: str | None) -> None: ...
+    def join(self, pool: "Pool", probes: Sequence[Probe]) -> None: ...
+
+
+class HostKnowledge(NamedTuple):
+    """What was learned of a host. Its ordinary pool and its patient one share it."""
+
+    terms: Terms
+    renamings: Renamings
+    controls: HostControls
+    budget: Tolerance
 
 
 class Pool:
@@ -81,9 +94,38 @@ class Pool:
 
     __slots__ = (
         *("addresses", "backlog", "behind", "budget", "clocks_s", "connections", "controls"),
-        *("counterpart", "dispatcher", "fail_over", "found_at", "host", "name", "names", "now"),
-        *("openings", "patient", "pipelines", "present", "read_s", "identity", "refusals"),
-        *("renamings", "rest", "sessions", "settle", "terms", "times", "waiting"),
+        *(
+            "counterpart",
+            "domains",
+            "egress",
+            "fail_over",
+            "found_at",
+            "host",
+            "name",
+            "names",
+            "now",
+        ),
+        *(
+            "openings",
+            "patient",
+            "pipelines",
+            "present",
+            "probes",
+            "read_s",
+            "identity",
+            "refusals",
+        ),
+        *(
+            "renamings",
+            "rest",
+            "sessions",
+            "settings",
+            "settle",
+            "terms",
+            "times",
+            "turn",
+            "waiting",
+        ),
     )
 
     def __init__(
@@ -91,49 +133,56 @@ class Pool:
         addresses: tuple[str, ...],
         name: str,
         host: str,
-        dispatcher: PoolHost,
+        egress: PoolEgress,
+        settings: EngineSettings,
+        known: HostKnowledge,
+        domains: Domains,
+        memory: HostMemory,
+        findings: HostFindings | None,
         *,
-        patient: bool = False,
+        patient: bool,
     ) -> None:
         """`host` is the key under which the domains at this host are remembered.
 
         `patient`: it waits longer for each reply, on few connections.
         """
-        self.dispatcher = dispatcher
-        self.settle = dispatcher.settle
-        self.fail_over: Callable[[Probe, Cause], None] = dispatcher.fail_over
+        self.egress = egress
+        self.settings = settings
+        self.probes = probes = egress.probes
+        self.turn, self.settle = probes.turn, probes.settle
+        self.domains = domains
+        self.fail_over: Callable[[Probe, Cause], None] = probes.fail_over
         self.now: Callable[[], float] = trio.lowlevel.current_clock().current_time
         self.addresses = addresses
         self.patient = patient
         self.counterpart: Pool | None = None  # of the same host, if one of the two is patient
-        self.read_s = patience.read_s(dispatcher.settings, patient)
-        self.clocks_s = (
-            patience.overall_s(dispatcher.settings, False),
-            patience.overall_s(dispatcher.settings, True),
-        )
+        self.read_s = patience.read_s(settings, patient)
+        self.clocks_s = patience.overall_s(settings, False), patience.overall_s(settings, True)
         self.name = name
         self.host = host
-        self.budget = dispatcher.tolerances.find(addresses, name)
+        self.terms, self.renamings, self.controls, self.budget = known
         self.names: set[str] = set()  # of exchanges that have these addresses
         self.found_at: set[str] = set()  # these addresses, and older ones that are still in use
-        self.terms = first_terms(dispatcher.settings.mail_from)
         self.present = 0  # probes waiting or under way here
         self.backlog = 0  # verdicts that are not proven yet
         self.behind = 0  # probes that the scheduler holds back for this host
         self.waiting: FairQueue[Probe] = FairQueue()
         self.sessions = HostSessions()
         self.openings = Openings()
-        self.renamings = Renamings()
         self.connections = HostConnections(
-            patience.connections_max(dispatcher.settings, patient),
-            dispatcher.settings.host_connections,
+            patience.connections_max(settings, patient),
+            settings.host_connections,
+            probes.observer.limit_lowered,
         )
-        self.rest = HostRest(self, dispatcher.host_memory, dispatcher.findings, dispatcher.observer)
+        self.rest = HostRest(self, memory, findings, probes.observer)
         self.times = ReplyTimes(patient=patient)
-        self.controls = HostControls(dispatcher.controls)
-        self.identity = HostIdentity(dispatcher.operators, self.budget, self.controls)
+        self.identity = HostIdentity(probes.operators, self.budget, self.controls)
         self.refusals = RefusalMemory(self, self.times.late)
         self.pipelines: bool | None = None
+
+    @property
+    def known(self) -> HostKnowledge:
+        return HostKnowledge(self.terms, self.renamings, self.controls, self.budget)
 
     def pair_with(self, counterpart: "Pool") -> None:
         """One of the two is patient: they share the host's limit of connections."""
@@ -148,12 +197,6 @@ class Pool:
         """The exchange's addresses have changed."""
         self.addresses = addresses
 
-    def share(self, other: "Pool") -> None:
-        """Use what the other pool of this host knows of it, and let it know what is learned."""
-        self.terms, self.renamings, self.controls = other.terms, other.renamings, other.controls
-        self.budget = other.budget
-        self.identity = HostIdentity(self.dispatcher.operators, self.budget, self.controls)
-
     def backed_off_elsewhere(self, until: float) -> None:
         """Another engine backs off from one of the host's names: reject the probes that wait here, too."""
         self.rest.name_rests(until)
@@ -166,11 +209,11 @@ class Pool:
                 self.rest.reject(probe, cause)
             else:
                 self.waiting.join(probe.asker, probe)
-        self.dispatcher.turn.run()
+        self.turn.run()
 
     def join(self, probes: Sequence[Probe], now: float) -> None:
         """Queue probes; during a back-off they fail over with its cause at once."""
-        waiting, find_domain = self.waiting, self.dispatcher.domains.find
+        waiting, find_domain = self.waiting, self.domains.find
         for probe in probes:
             local = probe.mailbox.rpartition("@")[0]
             domain = find_domain(self.host, probe.domain, now, local)
@@ -207,8 +250,8 @@ class Pool:
         """The lease of the host's refusals has changed: what waits may be sent, or is turned away."""
         self.controls.trust(hour_took)
         self._staff_waiting()
-        self.dispatcher.turn.mark_freed(self)
-        self.dispatcher.turn.run()
+        self.turn.mark_freed(self)
+        self.turn.run()
 
     def leave(self) -> None:
         """A probe is no longer this host's; it may still be queued here."""
@@ -217,7 +260,7 @@ class Pool:
     def hold_back(self, count: int) -> None:
         """So many verdicts wait for their proof from now on; so many fewer, if negative."""
         self.backlog += count
-        self.dispatcher.turn.hold_back(self, count)
+        self.turn.hold_back(self, count)
 
     def room(
         self, held: int, account: str = "", patience_s: float = 0.0, *, at_end: bool = False
@@ -274,7 +317,7 @@ class Pool:
             return capacity * self.window() - present
         if careful:
             return capacity - present
-        is_busy = 2 * self.dispatcher.turn.under_way > self.dispatcher.settings.probes_max
+        is_busy = 2 * self.turn.under_way > self.settings.probes_max
         if (self.times.pace.batch_s or 0.0) < QUICK_BATCH_S and not is_busy:
             capacity *= 1 + QUEUED_IN_STEP
         few, several = IN_STEP_LEAST * len(self.sessions.open), capacity // 3
@@ -297,7 +340,7 @@ class Pool:
             soon_s = backlog_s(is_careful=self.times.is_careful) * prompt
             if prompt > 0 and (waiting.count + self.behind) * round_s <= soon_s:
                 return
-        if not self.any_waiting() or self.dispatcher.closing:
+        if not self.any_waiting() or self.egress.closing:
             return
         if self.rest.backoff.failures and self.rest.backoff.active(self.now()):
             return
@@ -311,7 +354,7 @@ class Pool:
                 self.open_connection(None)
             elif planned == "await a permit":
                 for address in self._good_addresses():
-                    self.dispatcher.permits.set_demand(address, self)
+                    self.egress.permits.set_demand(address, self)
 
     def _state(self, *, hurried: bool) -> StaffingState:
         times, connections = self.times, self.connections
@@ -327,7 +370,7 @@ class Pool:
             limit=self.connections_max,
             proven=connections.proven,
             addresses=len(self.addresses),
-            has_permit=any(map(self.dispatcher.permits.available, self._good_addresses())),
+            has_permit=any(map(self.egress.permits.available, self._good_addresses())),
             has_enough=self.openings.has_enough,
             is_hurried=hurried,
             takes_few=self.terms.limits.per_connection <= REFUSALS_MAX,
@@ -344,7 +387,7 @@ class Pool:
         limit = self.connections.limit(len(self.times.late.sessions), self.now())
         if self.counterpart is None:
             return limit
-        of_host = self.dispatcher.settings.host_connections
+        of_host = self.settings.host_connections
         return min(limit, of_host - self.counterpart.connections.counted)
 
     def _good_addresses(self) -> Sequence[str]:
@@ -371,7 +414,7 @@ class Pool:
         if late.sleeps_on or not self.any_waiting():
             return False
         if self.connections.counted < self.connections_max and any(
-            map(self.dispatcher.permits.available, self.addresses)
+            map(self.egress.permits.available, self.addresses)
         ):
             return False  # one more can be opened beside it
         if all(self.session_ended(each) or each.rerouted for each in self.waiting.heads()):
@@ -389,7 +432,7 @@ class Pool:
     def open_connection(self, permit_at: str | None) -> None:
         """Open one more; `permit_at` is an address whose permit it holds already."""
         self.connections.opened()
-        self.dispatcher.connect(self, permit_at)
+        self.egress.connect(self, permit_at)
 
     def connection_ended(self) -> None:
         """Another one may be opened in its place."""
@@ -434,12 +477,8 @@ class Pool:
             width = allowed if allowed < width else width
         return self.times.window(width)
 
-    def session_limit_fell(self, has_fallen: bool) -> None:
-        if has_fallen:
-            self.dispatcher.observer.limit_lowered()
-
     def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning:
-        return self.dispatcher.rules.read(step, reply, self.identity.site_id)
+        return self.probes.rules.read(step, reply, self.identity.site_id)
 
     def next_probe(self, now: float, emit: Emit) -> Probe | None:
         """Take the next probe to send. One whose domain or host is left alone is queued again instead."""
@@ -453,7 +492,7 @@ class Pool:
         return None
 
     def requeue(self, probe: Probe) -> None:
-        if probe.settled or self.dispatcher.withdrawn(probe):
+        if probe.settled or self.probes.withdrawn(probe):
             return
         if (cause := self.rest.cause_for(probe, self.now())) is not None:
             self.rest.reject(probe, cause)
@@ -462,12 +501,12 @@ class Pool:
 
     def requeue_last(self, probe: Probe) -> None:
         """Queue it behind all others of its account."""
-        if probe.settled or self.dispatcher.withdrawn(probe):
+        if probe.settled or self.probes.withdrawn(probe):
             return
         self.waiting.join(probe.asker, probe)
 
     def is_needed_elsewhere(self, address: str) -> bool:
-        return self.dispatcher.permits.is_needed_elsewhere(address, self)
+        return self.egress.permits.is_needed_elsewhere(address, self)
 
     def work_with_tests_s(self) -> float:
         """How long the waiting probes would take if each of their domains were tested.
@@ -479,12 +518,6 @@ class Pool:
             return 0.0
         sessions = len(self.waiting) / max(1, self.budget.session_max)
         return session_s * max(1.0, sessions / max(1, self.connections_max))
-
-    def random_mailbox(self, domain: DomainAcceptance, model: str, variant: int) -> str:
-        return self.dispatcher.domains.random_mailbox(domain, model, variant)
-
-    def fresh_mailbox(self, domain: DomainAcceptance, mailbox: str) -> str:
-        return self.dispatcher.domains.fresh_mailbox(domain, mailbox.rpartition("@")[0])
 
     @property
     def refuses_too_late(self) -> bool:
@@ -505,7 +538,7 @@ class Pool:
         if self.session_ended(probe):
             return
         now, budget = self.now(), self.budget
-        self.dispatcher.observer.budget_lacking(budget.label, random=False)
+        self.probes.observer.budget_lacking(budget.label, random=False)
         if probe.deferred_start:
             untested = probe.domain if probe.domain_here.needs_test(now) else ""
             budget.turned_away(Kind.LIST, probe.asker, now, untested)
@@ -560,7 +593,7 @@ class Pool:
         is_first = self.times.batch_done(round_s, gap_s, first_s)
         self.connections.succeeded(self.now())
         if is_first:
-            self.dispatcher.turn.mark_freed(self)
+            self.turn.mark_freed(self)
         if self.sessions.testers or self.counterpart is not None:
             self.wake_testers()
         if self.waiting.count > len(self.sessions.woken):
@@ -578,7 +611,7 @@ class Pool:
         """
         self.times.became_late(conversation, self.now(), accepted_before)
         self.staff()
-        self.dispatcher.turn.mark_freed(self)
+        self.turn.mark_freed(self)
 
     def replies_proven(self, fast_reply_s: float, renamed: set[tuple[str, str]]) -> None:
         """A reply that came sooner than usual was the right one; the host renames recipients so."""
@@ -601,6 +634,6 @@ class Pool:
         A reply to a recipient is counted for its domain instead: see RefusalMemory.
         """
         if not (late and cause.outcome is Outcome.TIMED_OUT):
-            self.session_limit_fell(self.connections.failed())
+            self.connections.failed()
         if before_recipients or (cause.about_us and not at_recipient):
             self.rest.record_failure(cause, [address])

@@ -8,7 +8,6 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, ValuesView
 
 from ..host_memory import HostMemory
-from ..operators import MailOperators
 from .pool import Pool
 
 POOLS_MAX = 10_000  # hosts remembered; idle ones are removed first
@@ -30,13 +29,11 @@ class Pools:
         "_memory",
         "_new_pool",
         "_now",
-        "_operators",
         "at_address",
     )
 
     def __init__(
         self,
-        operators: MailOperators,
         memory: HostMemory,
         new_pool: Callable[[tuple[str, ...], str, str], Pool],
         now: Callable[[], float],
@@ -46,7 +43,6 @@ class Pools:
 
         `at_address` is that of other pools of the same hosts.
         """
-        self._operators = operators
         self._memory = memory
         self._new_pool = new_pool
         self._now = now
@@ -57,9 +53,6 @@ class Pools:
 
     def __len__(self) -> int:
         return len(self._by_addresses)
-
-    def __getitem__(self, addresses: tuple[str, ...]) -> Pool:
-        return self._by_addresses[addresses]
 
     def peek(self, addresses: tuple[str, ...]) -> Pool | None:
         """The pool of these addresses, if there is one."""

@@ -24,29 +24,29 @@ from ..session.failure_causes import (
 from ..session.session import SmtpSession
 from ..wire import ConnectionLost, Overdue
 from .catchall_tests import repeat_test, settle_awaiting
-from .host import ConnectionHost
+from .host import ConnectionEgress
 from .pool import Pool
 
 Open = Callable[[str | None], Awaitable["ServedSession | None"]]  # see ConnectionOpener.open()
 
 
 async def run_connection(
-    pool: Pool, dispatcher: ConnectionHost, open_one: Open, permit_at: str | None
+    pool: Pool, egress: ConnectionEgress, open_one: Open, permit_at: str | None
 ) -> None:
     """Run one connection; `permit_at` is an address whose permit it holds already."""
-    served, is_done, turn = None, True, dispatcher.turn
+    served, is_done, turn = None, True, pool.turn
     try:
         served = await open_one(permit_at)
         if served is not None:
             pool.sessions.add(served)
             pool.connections.greeted(len(pool.sessions.open))
-            if dispatcher.closing:
+            if egress.closing:
                 served.withdraw()
-            dispatcher.hedges.greeted(pool)
+            egress.hedges.greeted(pool)
             turn.mark_freed(pool)
             turn.run()
             pool.open_all()
-            with dispatcher.permits.holding(served.address):
+            with egress.permits.holding(served.address):
                 await served.serve()
                 session_over(pool, served)
                 pool.staff()
@@ -58,14 +58,14 @@ async def run_connection(
             turn.run()
             pool.connections.session_closed(pool.now())
             if not is_done:
-                dispatcher.left_connections.add(pool, served.connection, served.address)
+                egress.left_connections.add(pool, served.connection, served.address)
             else:
                 with trio.CancelScope(shield=True):
                     await served.connection.close()
-                dispatcher.permits.release(served.address)
+                egress.permits.release(served.address)
         pool.connections.closed()
         if not pool.connections.now:
-            dispatcher.hedges.gave_up(pool)
+            egress.hedges.gave_up(pool)
     pool.connection_ended()
     turn.run()
 
@@ -76,18 +76,18 @@ def session_over(pool: Pool, served: "ServedSession") -> None:
         pool.connections.session_spent(session.recipients)
     pool.sessions.discard(served)
     if pool.times.late.session_over(session.conversation):
-        pool.dispatcher.turn.mark_freed(pool)
+        pool.turn.mark_freed(pool)
 
 
 class ServedSession:
     """One session on its connection: reads and writes for it, and waits. Its host wakes it."""
 
-    __slots__ = (*("_dispatcher", "_error", "_pool", "_until", "address", "connection", "session"),)
+    __slots__ = (*("_egress", "_error", "_pool", "_until", "address", "connection", "session"),)
 
     def __init__(
         self,
         pool: Pool,
-        dispatcher: ConnectionHost,
+        egress: ConnectionEgress,
         session: SmtpSession,
         connection: SmtpConnection,
     ) -> None:
@@ -95,7 +95,7 @@ class ServedSession:
         self.connection = connection
         self.address = session.address
         self._pool = pool
-        self._dispatcher = dispatcher
+        self._egress = egress
         self._until = NOW  # of the wait
         self._error: Exception | None = None  # of a step during a wait
 
@@ -193,7 +193,7 @@ class ServedSession:
     async def _start_tls(self) -> None:
         """Start TLS, as the host demands. If that fails, the recipients that wait for it fail."""
         session, preamble = self.session, self.session.exchange.recorder.preamble
-        batch, helo_name = session.begin_tls(), self._dispatcher.settings.helo_name
+        batch, helo_name = session.begin_tls(), self._pool.settings.helo_name
         cause, said_before = None, len(preamble)
         try:
             refusal = await start_tls(self.connection, helo_name, preamble, until=batch.until)
@@ -219,8 +219,8 @@ class ServedSession:
 
         `takes_more`: the session takes one of those that wait.
         """
-        pool, session, turn = self._pool, self.session, self._dispatcher.turn
-        settle, read_recipient = self._dispatcher.settle, pool.refusals.recipient_read
+        pool, session, turn = self._pool, self.session, self._pool.turn
+        settle, read_recipient = pool.settle, pool.refusals.recipient_read
         if takes_more:
             pool.sessions.begin_picking(self)
         try:
@@ -250,18 +250,18 @@ class ServedSession:
             case made.Busy(reused):
                 pool.sessions.works(self)
                 if reused:
-                    self._dispatcher.observer.session_reused()
+                    pool.probes.observer.session_reused()
             case made.RecipientRefused(at, prompt, for_good):
                 if prompt:
                     pool.times.note_prompt_refusal(at)
                 if for_good:
-                    self._dispatcher.observer.recipient_refused(pool.budget.label)
+                    pool.probes.observer.recipient_refused(pool.budget.label)
             case made.Requeued(probe, last):
                 (pool.requeue_last if last else pool.requeue)(probe)
             case made.ClockRestarted(probe):
-                self._dispatcher.turn.restart_clock(probe)
+                pool.turn.restart_clock(probe)
             case made.ClockSuspended(probe):
-                self._dispatcher.turn.stop_clocks((probe,))
+                pool.turn.stop_clocks((probe,))
             case made.FailedOver(probe, cause):
                 pool.fail_over(probe, cause)
             case made.TestEnded(domain, acceptance, in_time):
@@ -275,7 +275,7 @@ class ServedSession:
                 pool.became_late(conversation, accepted_before)
             case made.CaughtUp(conversation, accepted):
                 pool.times.caught_up(conversation, pool.now(), accepted=accepted)
-                self._dispatcher.turn.mark_freed(pool)
+                pool.turn.mark_freed(pool)
             case made.GaveWay():
                 pool.times.gave_way(pool.now(), pool.openings.opening_s)
             case made.SessionFailed(cause, before_recipients, late, at_recipient):

@@ -196,14 +196,15 @@ class Rule:
         """Does everything match but the words?"""
         return (
             asked.step in self.steps
-            and (not self.codes or asked.code.startswith(self.codes) or self._fits_any_code(asked))
+            and (
+                not self.codes
+                or asked.code.startswith(self.codes)
+                or (self.any_code and asked.enhanced in STATES_IT_WITH_WORDS)
+            )
             and (self.operator is None or self.operator == asked.operator)
             and (self.enhanced is None or self.enhanced.fullmatch(asked.enhanced) is not None)
             and (self.link is None or self.link.search(asked.links) is not None)
         )
-
-    def _fits_any_code(self, asked: ReplyContext) -> bool:
-        return self.any_code and asked.enhanced in STATES_IT_WITH_WORDS
 
     def allows(self, words: str) -> bool:
         """Once a word pattern matched: do `also` and `unless` match as well?"""
@@ -464,10 +465,7 @@ def load_rules() -> Rules:
     return Rules(RuleTable(lambda: RULES.read_text("utf-8")))
 
 
-@cache
-def standard_rules() -> Rules:
-    """Return the rules that all engines of this process share."""
-    return load_rules()
+standard_rules = cache(load_rules)  # those that all engines of this process share
 
 
 KEYS = frozenset(

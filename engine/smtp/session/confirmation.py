@@ -239,7 +239,9 @@ class Confirmation:
         if not self._may_be_named(probe, now):
             return None
         return Known(
-            self._host.fresh_mailbox(probe.domain_here, probe.mailbox), probe.domain_here, now
+            self._host.domains.fresh_mailbox(probe.domain_here, probe.mailbox),
+            probe.domain_here,
+            now,
         )
 
     def _may_send(self, expected: Treatment, probe: Probe, now: float) -> bool:

@@ -150,7 +150,6 @@ class BatchExchange:
             pairing.add(each.mailbox)
             if not isinstance(each, Probe):
                 has_tests = True
-                each.domain.send_test()
                 if each.deferred_start:
                     until = inf  # only silence ends the wait for its reply
                 continue

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from ...fair_queue import FairQueue
-from ..catchall import DomainAcceptance
+from ..catchall import Domains
 from ..controls import HostControls
 from ..host_policy import Terms
 from ..pairing import Renamings
@@ -34,6 +34,7 @@ class SessionHost(Protocol):
     terms: Terms
     budget: Tolerance
     controls: HostControls
+    domains: Domains
     renamings: Renamings
     waiting: FairQueue[Probe]  # for a session; take them by next_probe()
     behind: int  # more rows that a list holds back for this host
@@ -47,6 +48,4 @@ class SessionHost(Protocol):
     def any_waiting(self) -> bool: ...
     def next_probe(self, now: float, emit: Emit) -> Probe | None: ...
     def work_with_tests_s(self) -> float: ...
-    def random_mailbox(self, domain: DomainAcceptance, model: str, variant: int) -> str: ...
-    def fresh_mailbox(self, domain: DomainAcceptance, mailbox: str) -> str: ...
     def is_needed_elsewhere(self, address: str) -> bool: ...

@@ -372,7 +372,7 @@ class NextBatch:
         self.tests.append(
             CatchAllTest(
                 domain,
-                self._host.random_mailbox(domain, test.model, 1),
+                self._host.domains.random_mailbox(domain, test.model, 1),
                 test.asker,
                 test.model,
                 variant=1,
@@ -385,7 +385,7 @@ class NextBatch:
         domain.begin_test()
         model = probe.mailbox.rpartition("@")[0]
         variant = int(bool(domain.other_local))  # the first one was refused: it is not asked again
-        mailbox = self._host.random_mailbox(domain, model, variant)
+        mailbox = self._host.domains.random_mailbox(domain, model, variant)
         return CatchAllTest(
             domain, mailbox, probe.asker, model, variant, deferred_start=probe.deferred_start
         )

@@ -194,7 +194,11 @@ class SessionLimits:
             return False
         limits = self.of_host
         refusal = alike(reply.code, " ".join(reply.lines))
-        if condemns and not isinstance(asked, Probe) and not self._is_held(refusal):
+        if (
+            condemns
+            and not isinstance(asked, Probe)
+            and not (self.held and self.held[-1].refusal == refusal)
+        ):
             return False  # a random address is refused by most hosts
         certain = reading.meaning is Meaning.ANOTHER_RECIPIENT
         if not (self.recipients > 1 if certain or condemns else self.judged):
@@ -209,9 +213,6 @@ class SessionLimits:
             self.held.append(HeldRefusal(asked, reply, reading, refusal, self.recipients))
             self._unjudged += condemns
         return True
-
-    def _is_held(self, refusal: str) -> bool:
-        return bool(self.held) and self.held[-1].refusal == refusal
 
     def release(self, sent_at: float, now: float) -> Released:
         """The batch, sent at `sent_at`, is answered: which of the held refusals were a limit?"""

@@ -189,7 +189,7 @@ async def test_a_hang_up_cancels_the_probes(autojump_clock, shop):
     await shop.stream(*[f"known{n}@slow.test" for n in range(40)], hang_up_at=0.5)
     assert trio.current_time() - began == pytest.approx(0.5, abs=0.01)
     await assert_settled(shop, 0, 0)
-    assert shop.service.quota.engine.dispatcher.turn.under_way == 0
+    assert shop.service.quota.engine.probing.turn.under_way == 0
 
 
 async def test_a_batch_that_is_hung_up_counts_results_and_bills_nothing(autojump_clock, shop):
@@ -232,7 +232,7 @@ async def test_hanging_up_at_any_step_leaves_nothing_behind(autojump_clock, list
             assert now.month_billable <= 1
             assert shop.service.capacity.addresses == 0
             assert shop.service.background_writes.pending == 0
-            assert shop.service.quota.engine.dispatcher.turn.under_way == 0
+            assert shop.service.quota.engine.probing.turn.under_way == 0
             again = await getattr(shop, listener)(*emails, headers=headers)
             assert again.status == 200
             assert (await ledger(shop)).month_units <= 2 * len(emails)

@@ -167,7 +167,7 @@ class Rig:
             *filter(None, (
                 len(service.admission_queue), service.intake.octets, service.intake.awaited,
                 service.capacity.addresses, service.background_writes.pending,
-                service.quota.engine.dispatcher.turn.under_way,
+                service.quota.engine.probing.turn.under_way,
             )),
         ]  # fmt: skip
 

@@ -184,7 +184,7 @@ def may_be_said_still(engine: Engine) -> set[str]:
     """Who is in a round under way: a command of theirs may be on its way."""
     return {
         asked.mailbox
-        for pool in engine.dispatcher.pools.values()
+        for pool in engine.probing.egresses[0].pools.values()
         for served in pool.sessions.open
         if isinstance(served, ServedSession)
         for asked in served.session.exchange.batch.unanswered
@@ -194,7 +194,7 @@ def may_be_said_still(engine: Engine) -> set[str]:
 
 def may_be_control(engine: Engine) -> set[str]:
     """Addresses with an answer, of which a host is asked once more whether it still gives it."""
-    pools = list(engine.dispatcher.pools.values())
+    pools = list(engine.probing.egresses[0].pools.values())
     known = {each.mailbox for pool in pools for each in pool.controls.known()}
     domains = {mailbox.rpartition("@")[2] for mailbox in known}
     return known | {f"postmaster@{domain}" for domain in domains}
@@ -275,13 +275,11 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
         trio.lowlevel.remove_instrument(cutter)
         if politely:
             assert trio.current_time() - left_at <= 1.05
-        dispatcher = engine.dispatcher
+        [egress] = engine.probing.egresses
         assert tap.open == 0
-        assert not dispatcher.permits.in_use
-        assert dispatcher.tasks == 0
-        assert not any(
-            pool.connections.now or pool.sessions.open for pool in dispatcher.pools.values()
-        )
+        assert not egress.permits.in_use
+        assert egress.tasks.count == 0
+        assert not any(pool.connections.now or pool.sessions.open for pool in egress.pools.values())
         async with open_engine(
             scenario.settings, transport=network.transport, dial=tap.dial
         ) as another:

@@ -208,8 +208,9 @@ async def test_a_revoked_connection_is_closed_at_once_and_its_probes_wait(autoju
 
             nursery.start_soon(end)
             check(await verify(engine, "known0@shop.test", "nobody1@shop.test"))
-            assert engine.dispatcher.pools[(address,)].connections.throttle.bad == 0
-            assert not engine.dispatcher.pools[(address,)].rest.backoff.failures
+            (pool,) = engine.probing.egresses[0].pools.values()
+            assert pool.connections.throttle.bad == 0
+            assert not pool.rest.backoff.failures
     assert host.record.sessions_seen == 3  # the late one gives way once
 
 
@@ -372,7 +373,7 @@ async def test_a_list_that_is_left_while_it_waits_leaves_nothing(autojump_clock)
                 await verify(engine, *knowns(9), deferred_start=True)
             permits.grant(address, 1)
             await trio.sleep(1)
-            assert not engine.dispatcher.permits.waits.present
+            assert not engine.probing.egresses[0].permits.waits.present
             check(await verify(engine, *knowns(1)))
 
 

@@ -198,7 +198,7 @@ async def test_a_probe_admitted_when_a_verdict_is_proven_wakes_the_idle_session(
                 if submitted == len(settled) < 5:
                     mailbox = f"known{submitted}@shop.test"
                     submitted += 1
-                    engine.dispatcher.submit(
+                    engine.probing.submit(
                         Probe(mailbox, "shop.test", "me", [*route.exchanges], on_settled)
                     )
 
@@ -210,10 +210,10 @@ async def test_a_probe_admitted_when_a_verdict_is_proven_wakes_the_idle_session(
                     all_settled.set()
 
             if let_in == "as room is made":
-                engine.dispatcher.turn.subscribe(submit_next)
+                engine.probing.turn.subscribe(submit_next)
             submit_next(None)
             with trio.fail_after(WITHIN_S):
                 await all_settled.wait()
-            engine.dispatcher.turn.unsubscribe(submit_next)
+            engine.probing.turn.unsubscribe(submit_next)
             assert len(host.record.sessions) == 1  # nobody waited until it ended
     assert [done.outcome for done in settled] == [Outcome.DELIVERABLE] * 5

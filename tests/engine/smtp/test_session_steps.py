@@ -8,7 +8,7 @@ import pytest
 from mailprobe.engine.dns.messages import MailExchange
 from mailprobe.engine.fair_queue import FairQueue
 from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, DomainAtHost
+from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, DomainAtHost, Domains
 from mailprobe.engine.smtp.controls import HostControls, Known, Treatment
 from mailprobe.engine.smtp.host_policy import Terms, first_terms
 from mailprobe.engine.smtp.pairing import QUIET_S, Renamings
@@ -71,6 +71,7 @@ class Host:
         default_factory=lambda: Tolerance(RefusalLimits(session=8, tolerance=64))
     )
     controls: HostControls = field(default_factory=HostControls)
+    domains: Domains = field(default_factory=lambda: Domains(3600.0, "random{}".format))
     renamings: Renamings = field(default_factory=Renamings)
     waiting: FairQueue[Probe] = field(default_factory=FairQueue)
     behind: int = 0
@@ -95,14 +96,6 @@ class Host:
 
     def work_with_tests_s(self) -> float:
         return 0.0
-
-    def random_mailbox(self, domain: DomainAcceptance, model: str, variant: int) -> str:
-        if variant:
-            domain.other_local = "random1"
-        return f"random{variant}@{domain.name}"
-
-    def fresh_mailbox(self, domain: DomainAcceptance, mailbox: str) -> str:
-        return f"fresh@{domain.name}"
 
     def is_needed_elsewhere(self, address: str) -> bool:
         return False

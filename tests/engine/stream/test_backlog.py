@@ -151,9 +151,9 @@ async def test_probes_of_a_lock_step_host_are_admitted_a_few_at_a_time(autojump_
                 trio.open_nursery() as nursery,
             ):
                 nursery.start_soon(in_order, answers, len(texts))
-                while answers.ready or engine.dispatcher.turn.under_way or not rooms:
+                while answers.ready or engine.probing.turn.under_way or not rooms:
                     await trio.sleep(0.003)
-                    for pool in engine.dispatcher.pools.values():
+                    for pool in engine.probing.egresses[0].pools.values():
                         rooms[pool.present - pool.backlog, len(pool.sessions.open)] = (
                             pool.room(1, "me"),
                             pool.room(100, "me"),

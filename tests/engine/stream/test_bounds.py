@@ -42,7 +42,7 @@ async def test_probes_max_is_never_exceeded(autojump_clock, probes_max, deferred
             ) as answers:
                 peak = 0
                 async for answer in answers:
-                    peak = max(peak, engine.dispatcher.turn.under_way)
+                    peak = max(peak, engine.probing.turn.under_way)
                     assert fields_of(answer.verdict) in (DELIVERABLE, TIMED_OUT)
                     if deferred_start:
                         assert fields_of(answer.verdict) == DELIVERABLE

@@ -66,7 +66,7 @@ async def share_used(engine: Engine) -> float:
     seen = []
     for _ in repeat(None, 30):
         await trio.sleep(0.1)
-        seen.append(engine.dispatcher.turn.under_way)
+        seen.append(engine.probing.turn.under_way)
     return sum(seen) / len(seen) / PLACES
 
 

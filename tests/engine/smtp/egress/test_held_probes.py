@@ -10,7 +10,6 @@ import trio
 
 from mailprobe.engine import Engine, open_answers
 from mailprobe.engine.egress import Egress, Egresses
-from mailprobe.engine.smtp.egress.router import EgressRouter
 from tests.engine.smtp.egress.worlds import (
     A,
     B,
@@ -208,8 +207,8 @@ async def test_addresses_whose_caller_has_gone_are_not_held_behind_those_that_wa
     async with open_world() as world:
         texts = mailboxes(world.add(100))
         async with open_blocks(world, A) as (engine, _):
-            router = engine.probing
-            assert isinstance(router, EgressRouter)
+            relief = engine.probing.relief
+            assert relief is not None
             async with trio.open_nursery() as nursery:
 
                 async def wait() -> None:
@@ -220,5 +219,5 @@ async def test_addresses_whose_caller_has_gone_are_not_held_behind_those_that_wa
                     with trio.move_on_after(0.5):
                         await answers_of(engine, texts, deferred_start=True)
                 await trio.sleep(1.2)
-                assert 0 < len(router.held) <= len(texts)
+                assert 0 < len(relief.held) <= len(texts)
                 nursery.cancel_scope.cancel()

@@ -8,7 +8,6 @@ from mailprobe.bench.world.mail_host import HostAddress, MailHost
 from mailprobe.engine import Engine
 from mailprobe.engine.egress import Egress
 from mailprobe.engine.net.tcp import EgressFailed
-from mailprobe.engine.smtp.egress.router import EgressRouter
 from tests.engine.smtp.egress.worlds import (
     A,
     B,
@@ -24,9 +23,8 @@ FAVOURED = Egress("a", weight=1e9)
 
 def present_at(engine: Engine, egress: str) -> int:
     """Probes that wait or are under way at the pools of an egress."""
-    assert isinstance(engine.probing, EgressRouter)
-    [way] = [way for way in engine.probing.ways if way.name == egress]
-    pools = way.dispatcher.pools.values()
+    [hosts] = [hosts for hosts in engine.probing.egresses if hosts.name == egress]
+    pools = hosts.pools.values()
     return sum(pool.present for pool in pools)
 
 

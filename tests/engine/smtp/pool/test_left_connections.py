@@ -88,7 +88,7 @@ async def test_the_engine_closes_without_waiting_for_hosts_that_it_left(autojump
         async with open_test_engine(network) as engine:
             assert [fields_of(v) for v in await verify(engine, "slow@shop.test")] == [TIMED_OUT]
             await trio.sleep(1)
-            assert engine.dispatcher.permits.in_use == 1
+            assert engine.probing.egresses[0].permits.in_use == 1
             closes_at = trio.current_time()
         assert trio.current_time() == closes_at
 

@@ -1,0 +1,244 @@
+"""The mail hosts as one egress knows them: their pools, and what it may do there.
+
+What a host does to one egress says little of another, so each has pools, permits, tolerances and
+back-offs of its own. The key of a pool is so the egress and the host's addresses.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+
+import trio
+
+from ...dns.messages import Addresses, MailExchange
+from ...dns.routes import Routes
+from ...egress import DEFAULT_NAME, Egress
+from ...net.dialer import Dial
+from ...net.public_addresses import is_public
+from ...net.reactor import ByteChannel, Reactor, StreamChannel
+from ...settings import EngineSettings
+from ..address_lookups import other_family
+from ..catchall import Domains
+from ..connection_budget import ConnectionBudget, OwnBudget
+from ..connection_tasks import ConnectionTasks
+from ..controls import HostControls, SharedControls
+from ..host_memory import HostMemory
+from ..host_policy import first_terms
+from ..leases.ledger import RefusalLedger
+from ..leases.refusal_leases import RefusalLeases
+from ..pairing import Renamings
+from ..pool.engine_shared_cache import EngineSharedCache
+from ..pool.hedges import Hedges
+from ..pool.host_shared_cache import HostSharedCache, egress_of
+from ..pool.left_connections import LeftConnections
+from ..pool.opening import ConnectionOpener
+from ..pool.permits import Permits
+from ..pool.pool import HostKnowledge, Pool, Probes
+from ..pool.pools import Pools
+from ..pool.resting import HostFindings
+from ..pool.serving import run_connection
+from ..probe import Probe
+from ..tolerance.hosts import Tolerances
+
+CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
+
+
+class EgressHosts:
+    """The mail hosts by one egress. Implements `ConnectionHost` for their pools."""
+
+    __slots__ = (
+        *("_marker", "_now", "_routes", "client", "closing", "_controls", "dial", "domains"),
+        *("_findings", "hedges", "host_memory", "is_out", "left_connections", "name"),
+        *("open_channel", "opening_clock", "patient_pools", "permits", "pools", "probes"),
+        *("settings", "tasks", "_tolerances"),
+    )
+
+    def __init__(
+        self,
+        probes: Probes,
+        egress: Egress,
+        settings: EngineSettings,
+        routes: Routes,
+        dial: Dial,
+        nursery: trio.Nursery,
+        reactor: Reactor | None,
+        domains: Domains,
+        controls: SharedControls | None,
+        permits: ConnectionBudget | None,
+        fleet: EngineSharedCache | None,
+        refusals: RefusalLedger | None,
+    ) -> None:
+        """`settings` have the names of this egress. `controls` are None where it is the only one."""
+        self.probes = probes
+        self.name = egress.name
+        self.settings = settings
+        # What the addresses have in them that it can connect to; empty: it can to all.
+        self._marker = "" if egress.source is None else ":" if ":" in egress.source else "."
+        # As other processes know this egress.
+        self.client = egress_of(settings) if egress.name == DEFAULT_NAME else egress.name
+        leases = None if refusals is None else RefusalLeases(refusals, self.client)
+        self._tolerances = Tolerances(None if leases is None else leases.attach)
+        self.dial = dial
+        self.domains = domains
+        self._controls = None if controls is None else controls.by(egress.name)
+        self.closing = False
+        self.is_out = False  # paused or in quarantine
+        self._routes = routes
+        self.opening_clock = routes.clock
+        self.open_channel: Callable[[trio.abc.Stream], ByteChannel] = (
+            StreamChannel if reactor is None else reactor.open_channel
+        )
+        self._now = trio.lowlevel.current_clock().current_time
+        self.host_memory = HostMemory(self._now)
+        self.pools = Pools(self.host_memory, self._new_pool, self._now)
+        self.patient_pools = Pools(
+            self.host_memory,
+            self._new_patient_pool,
+            self._now,
+            self.pools.at_address,
+        )
+        self._findings: HostFindings | None = None
+        if fleet is not None:
+            both = self.pools, self.patient_pools
+            kept_s, memory = settings.cache_s, self.host_memory
+            facts = HostSharedCache(fleet, self.client, kept_s, routes, domains, memory, both)
+            domains.listen(facts)
+            self._findings = facts
+        self.permits = Permits(
+            settings.host_connections,
+            OwnBudget(settings.host_connections) if permits is None else permits,
+            self.pools.at_address,
+            probes.turn,
+            settings.probe_s,
+        )
+        self.tasks = ConnectionTasks(nursery)
+        self.left_connections = LeftConnections(self.permits, self.tasks.start)
+        self.hedges = Hedges(routes, self.pools, self.usable, self.tasks.start)
+
+    # -- finding a host --------------------------------------------------------------------------
+
+    def all_pools(self) -> Iterator[Pool]:
+        return chain(self.pools.values(), self.patient_pools.values())
+
+    def pool_of(self, exchange: MailExchange, *, patient: bool = False) -> Pool | None:
+        """The exchange's pool for such probes; None if its addresses are unknown or not public."""
+        known = self._routes.cached_addresses(exchange.name)
+        if not isinstance(known, Addresses) or not (usable := self.usable(known.ips)):
+            return None
+        return self.pool_at(usable, exchange.name, patient=patient)
+
+    def pool_at(self, addresses: tuple[str, ...], name: str, *, patient: bool) -> Pool:
+        """The host's pool; a patient probe has another one unless the host is known to be quick."""
+        pool = self.pools.find(addresses, name)
+        if not patient or pool.times.is_quick:
+            return pool
+        counterpart = self.patient_pools.find(addresses, name)
+        pool.pair_with(counterpart)
+        return counterpart
+
+    def _new_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
+        known = HostKnowledge(
+            first_terms(self.settings.mail_from),
+            Renamings(),
+            HostControls(self._controls),
+            self._tolerances.find(addresses, name),
+        )
+        pool = self._make(addresses, name, host, known, patient=False)
+        if self.host_memory.is_struck(name):
+            pool.rest.struck_elsewhere()
+        return pool
+
+    def _new_patient_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
+        [counterpart] = filter(None, [self.pools.peek(addresses)])  # see pool_at()
+        return self._make(addresses, name, counterpart.host, counterpart.known, patient=True)
+
+    def _make(
+        self,
+        addresses: tuple[str, ...],
+        name: str,
+        host: str,
+        known: HostKnowledge,
+        *,
+        patient: bool,
+    ) -> Pool:
+        return Pool(
+            *(addresses, name, host, self, self.settings, known, self.domains),
+            *(self.host_memory, self._findings),
+            patient=patient,
+        )
+
+    def reaches(self, exchange: MailExchange) -> bool:
+        """Can this egress connect to addresses of the exchange's family, as far as we know?"""
+        known = self._routes.cached_addresses(exchange.name)
+        return not isinstance(known, Addresses) or bool(self.of_family(known.ips))
+
+    def is_refused_at(self, exchange: MailExchange, domain: str) -> bool:
+        """Do we leave this host, or the domain there, alone because it refused this egress?"""
+        known = self._routes.cached_addresses(exchange.name)
+        if isinstance(known, Addresses):
+            pool = self.pools.peek(self.usable(known.ips))
+            if pool is not None:
+                return self.is_refused(pool, domain)
+        cause = self.host_memory.name_backoff(exchange.name, self._now())
+        return cause is not None and cause.about_us
+
+    def is_refused(self, pool: Pool, domain: str) -> bool:
+        """Likewise, by the pool of the host."""
+        now = self._now()
+        cause = (
+            pool.rest.cause
+            if pool.rest.backoff.active(now)
+            else self.domains.refusal(pool.host, domain, now)
+        )
+        return cause is not None and cause.about_us
+
+    async def other_addresses(self, pool: Pool, account: str) -> tuple[str, ...]:
+        """The usable addresses of the host's exchange in the family that the pool has none of."""
+        found = await other_family(self._routes, pool.name, pool.addresses, account)
+        return self.usable(found)
+
+    def usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
+        """Those that may be dialled."""
+        ips = self.of_family(ips)
+        return ips if self.settings.allow_private else tuple(filter(is_public, ips))
+
+    def of_family(self, ips: tuple[str, ...]) -> tuple[str, ...]:
+        """From an IPv4 address only IPv4 can be reached."""
+        return tuple(ip for ip in ips if self._marker in ip)
+
+    # -- what happens there ----------------------------------------------------------------------
+
+    def join(self, pool: Pool, probes: Sequence[Probe]) -> None:
+        """Queue probes at one of its hosts."""
+        pool.join(probes, self._now())
+        if pool.is_silent:
+            self.hedges.hedge(pool, probes)
+        self.permits.waits.joined(pool, probes)
+
+    def admit_probes(self, *, is_out: bool) -> None:
+        """From now on, or no longer: then what waits here for a connection is settled.
+
+        Another egress asks instead. Conversations that are under way are ended as usual.
+        """
+        self.is_out = is_out
+        for pool in list(self.all_pools()) if is_out else ():
+            for probe in pool.waiting.pop_all():
+                if not pool.session_ended(probe):
+                    pool.requeue_last(probe)
+            pool.sessions.close_idle()
+
+    def connect(self, pool: Pool, permit_at: str | None) -> None:
+        """Open one more connection of the pool."""
+        self.tasks.start(run_connection, pool, self, ConnectionOpener(pool, self).open, permit_at)
+
+    def stop(self) -> None:
+        self.closing = True
+        self.permits.close()
+        self.left_connections.close()
+
+    async def close(self) -> None:
+        """Send QUIT on every connection, within `CLOSING_S`."""
+        self.stop()
+        for pool in self.all_pools():
+            pool.sessions.withdraw_all()
+        with trio.move_on_after(CLOSING_S):
+            await self.tasks.wait()

@@ -1,0 +1,108 @@
+"""Opens layer 4, with one egress or with those of the settings."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+
+import trio
+
+from ..background import contained, supervised
+from ..dns.routes import Routes
+from ..egress import Egress, EgressControl
+from ..net.dialer import Dial
+from ..net.reactor import open_reactor
+from ..observer import NO_OBSERVER, Observer
+from ..settings import EngineSettings
+from ..shared_cache import SharedCache
+from .catchall import Domains
+from .connection_budget import ConnectionBudget
+from .controls import SharedControls
+from .egress.budgets import EgressBudgets
+from .egress.choice import EgressChoice, Way
+from .egress.hosts import EgressHosts
+from .egress.relief import EgressRelief, ReadCause
+from .egress.trials import EgressTrials
+from .leases.ledger import RefusalLedger
+from .operators import MailOperators
+from .pool.engine_shared_cache import EngineSharedCache
+from .probing import Probing
+from .replies.rules import Rules
+
+
+@asynccontextmanager
+async def open_probing(
+    settings: EngineSettings,
+    *,
+    routes: Routes,
+    dial_by: Callable[[Egress], Dial],
+    rules: Rules,
+    operators: MailOperators,
+    control: EgressControl,
+    cause_of: ReadCause,
+    mint: Callable[[int], str] | None = None,
+    observer: Observer = NO_OBSERVER,
+    permits: ConnectionBudget | None = None,
+    exchange: SharedCache | None = None,
+    refusals: RefusalLedger | None = None,
+) -> AsyncIterator[Probing]:
+    """Layer 4. Leaving the block sends QUIT and closes every connection.
+
+    `mint` makes the local part of a random address, the first or the second; by default it can't
+    be guessed, and has the shape of the address that it tests.
+    `permits` is the connection budget; by default it is all that the settings allow.
+    `exchange` carries what is learned of hosts between engines. `refusals` leases those that hosts take;
+    by default all belong to this process. `control` and `cause_of` are for several egresses.
+    """
+    rows = settings.egresses.rows
+    has_several = not settings.egresses.is_default
+    budgets = EgressBudgets(permits) if has_several and permits is not None else None
+    controls = SharedControls() if has_several else None
+    domains: list[Domains] = []  # of each egress; a catch-all is one by whichever
+    fleet = None if exchange is None else EngineSharedCache(exchange)
+    async with open_reactor() as reactor, trio.open_nursery() as nursery:
+
+        def hosts_of(probing: Probing) -> list[EgressHosts]:
+            for _ in rows:
+                domains.append(Domains(settings.cache_s, mint, domains if has_several else ()))
+            return [
+                EgressHosts(
+                    probing, row, settings_of(settings, row), routes, dial_by(row), nursery, reactor,
+                    own_domains, controls, permits if budgets is None else budgets.of(row.name),
+                    fleet, refusals,
+                )
+                for row, own_domains in zip(rows, domains, strict=True)
+            ]  # fmt: skip
+
+        def relief_of(probing: Probing) -> EgressRelief | None:
+            if not has_several:
+                return None
+            ways = map(Way, rows, probing.egresses)
+            choice = EgressChoice(ways, operators, control)
+            trials = EgressTrials(choice, control, settings.egresses.quarantine_share)
+            return EgressRelief(choice, trials, probing.turn, control, cause_of)
+
+        probing = Probing(settings, routes, rules, operators, observer, hosts_of, relief_of)
+        for patient in (False, True):
+            nursery.start_soon(supervised, partial(probing.turn.keep_time, patient=patient))
+        if probing.relief is not None:
+            nursery.start_soon(supervised, partial(probing.keep_held, probing.relief))
+            nursery.start_soon(supervised, probing.relief.keep_withdrawn)
+        try:
+            yield probing
+            async with trio.open_nursery() as closing:
+                for hosts in probing.egresses:
+                    closing.start_soon(contained, hosts.close)
+        finally:
+            for hosts in probing.egresses:
+                hosts.stop()
+            nursery.cancel_scope.cancel()
+
+
+def settings_of(settings: EngineSettings, row: Egress) -> EngineSettings:
+    """The settings with the names of this egress."""
+    return replace(
+        settings,
+        helo_name=settings.helo_name if row.helo_name is None else row.helo_name,
+        mail_from=settings.mail_from if row.mail_from is None else row.mail_from,
+    )

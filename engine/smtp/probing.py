@@ -1,0 +1,442 @@
+"""Layer 4: accepts probes and settles each of them once, by whichever egress.
+
+It chooses the egress that asks about a probe, finds the host of its exchange, and fails over to the
+next exchange or egress. A probe is settled by its deadline at the latest, even if its connection
+still waits; a later reply is dropped.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import trio
+
+from ..background import log_fault
+from ..dns.messages import AddressAnswer, Addresses, MailExchange, NoAddress
+from ..dns.routes import Routes
+from ..evidence import ConnectionAttempt
+from ..observer import NO_OBSERVER, EngineStatistics, Observer
+from ..settings import EngineSettings
+from ..verdict import LADDER, Outcome
+from .address_lookups import (
+    LOOKUP_FAILED,
+    LOOKUP_LAGGED,
+    NEVER_TRIED,
+    NO_ADDRESS,
+    NOT_PUBLIC,
+    OTHER_FAMILY,
+    AddressLookups,
+)
+from .backoff import RestingHost
+from .catchall import RANDOM_UNANSWERED, DomainAcceptance
+from .controls import CHANGED_RULE, CHANGED_S, UNCONFIRMED_RULE
+from .egress.hosts import EgressHosts
+from .egress.relief import EgressRelief, Relieved
+from .operators import MailOperators
+from .pool.catchall_tests import continue_test, refused_as_unknown
+from .pool.overview import resting_hosts, spent_budgets
+from .pool.pool import Pool, PoolEgress
+from .probe import AWAITS_EGRESS, EGRESS_OUT_RULE, NO_EGRESS_RULE, Cause, Probe
+from .replies.rules import Rules
+from .tolerance.hosts import SpentBudget
+from .tolerance.limits import BAN_RULE
+from .turn import Turn
+
+UNANSWERED = (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
+OVERDUE = Cause(Outcome.TIMED_OUT, "clock.overall", "no answer by its deadline")
+EGRESS_OUT = Cause(Outcome.NO_EGRESS, EGRESS_OUT_RULE, "its egress may ask no more")
+PERMIT_CLOCK = "clock.permit"  # likewise, because no permit was free
+CHANGED = (Outcome.HOST_CHANGED, CHANGED_RULE)
+
+
+class Probing:
+    """Every probe under way."""
+
+    __slots__ = (
+        *("_now", "_routes", "_watched", "address_lookups", "egresses", "observer", "operators"),
+        *("relief", "rules", "turn"),
+    )
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        routes: Routes,
+        rules: Rules,
+        operators: MailOperators,
+        observer: Observer,
+        hosts_of: Callable[["Probing"], Sequence[EgressHosts]],
+        relief_of: Callable[["Probing"], EgressRelief | None],
+    ) -> None:
+        """`hosts_of` makes those of each egress, which call this; `relief_of` is for several."""
+        self.rules = rules
+        self.operators = operators
+        self.observer = observer
+        self._watched = observer is not NO_OBSERVER
+        self._routes = routes
+        self._now = trio.lowlevel.current_clock().current_time
+        self.turn = Turn[Pool](settings, self)
+        self.address_lookups = AddressLookups(
+            routes, self._found, self.next_exchange, self.turn.run
+        )
+        self.egresses = tuple(hosts_of(self))
+        self.relief = relief_of(self)
+        if self.relief is not None:
+            self.turn.subscribe(self._room_freed)  # before any list does
+
+    # -- submitting and settling --------------------------------------------------------------
+
+    def hosts_backing_off(self) -> list[RestingHost]:
+        """The mail hosts that are left alone now, and why; by which egress, if there are several."""
+        now = self._now()
+        return [
+            host if self.relief is None else replace(host, words=f"{hosts.name}: {host.words}")
+            for hosts in self.egresses
+            for host in resting_hosts(hosts.all_pools(), hosts.host_memory, now)
+        ]
+
+    def spent_budgets(self) -> list[SpentBudget]:
+        """The hosts that have refused recipients within the hour, and what they tolerate."""
+        now = self._now()
+        return [
+            spent
+            for hosts in self.egresses
+            for spent in spent_budgets(hosts.pools.values(), hosts.client, now)
+        ]
+
+    def statistics(self) -> EngineStatistics:
+        """Return current counts. Visits every host: call it once a second, not per address.
+
+        A host counts once for each egress that has asked it.
+        """
+        now = trio.current_time()
+        pools = [pool for hosts in self.egresses for pool in hosts.all_pools()]
+        return EngineStatistics(
+            probes=self.turn.under_way,
+            probes_in_flight=len(self.turn.waiting),
+            probes_waiting=sum(len(pool.waiting) for pool in pools),
+            connections=sum(hosts.permits.in_use for hosts in self.egresses),
+            hosts=sum(len(hosts.pools) for hosts in self.egresses),
+            hosts_backing_off=sum(pool.rest.backoff.active(now) for pool in pools),
+            hosts_waiting=sum(hosts.permits.demand for hosts in self.egresses),
+        )
+
+    def pools_of(
+        self, domain: str, exchanges: Sequence[MailExchange], count: int, *, patient: bool
+    ) -> list[Pool | None]:
+        """The pools of the first exchanges, at the egress that asks about the domain.
+
+        None where the addresses are unknown or not public, or where no egress may ask.
+        """
+        hosts: EgressHosts | None = self.egresses[0]
+        if self.relief is not None:
+            hosts = self.relief.choice.hosts_for_list(domain, exchanges)
+        return [
+            None if hosts is None else hosts.pool_of(exchange, patient=patient)
+            for exchange in exchanges[:count]
+        ]
+
+    # -- submitting ------------------------------------------------------------------------------
+
+    def submit(self, probe: Probe) -> None:
+        """Start the probe's deadline and queue it; `on_settled` is called once, in a turn.
+
+        The caller runs the turn once it has submitted all that it has.
+        """
+        if self.relief is None:
+            self.turn.begin((probe,))
+            self._queue(probe, self.egresses[0])
+            return
+        if self.relief.held.is_due:
+            self._release_held(self.relief)  # they have waited longer
+        way = self.relief.way_for(probe)
+        self.turn.begin((probe,))
+        if way is not None:
+            self._queue(probe, way.hosts)
+        elif self.relief.is_awaited(probe):
+            self._hold(self.relief, probe)
+        else:
+            self._refuse(probe)
+
+    def _queue(self, probe: Probe, hosts: PoolEgress) -> None:
+        """Try its exchanges by this egress once there is a place for it. Its clock has begun."""
+        probe.belong_to(hosts)
+        self.turn.queue(probe)
+
+    def submit_to(self, pool: Pool, probes: Sequence[Probe]) -> None:
+        """Submit probes whose first exchange has this pool; at most `room` of them. See submit().
+
+        Some may go to another egress.
+        """
+        if self.relief is not None and probes:
+            here = list(probes)
+            if (tried := self.relief.trials.begin(here[0])) is not None:
+                self.turn.begin(here[:1])
+                self._queue(here.pop(0), tried.hosts)
+            granted = self.relief.grant(pool, here) if here else 0
+            probes = here[:granted]
+            others = here[granted:]
+        else:
+            others = []
+        if not self.turn.begin_together(probes):
+            self.turn.begin(probes)
+            for probe in probes:
+                self._queue(probe, pool.egress)
+        else:
+            for probe in probes:
+                probe.belong_to(pool.egress)
+                if self._watched or probe.notes is not None:
+                    self._recall_addresses(probe)
+                probe.try_exchange(0)
+            pool.egress.join(pool, probes)
+        for probe in others:
+            self.submit(probe)
+
+    # -- several egresses ------------------------------------------------------------------------
+
+    def _hold(self, relief: EgressRelief, probe: Probe) -> None:
+        """An egress may ask about it in a moment."""
+        probe.belong_to(self.egresses[0])
+        self.turn.hold(probe, AWAITS_EGRESS)
+        relief.held.add(probe)
+
+    def _refuse(self, probe: Probe) -> None:
+        probe.belong_to(self.egresses[0])
+        self.settle(probe, Outcome.NO_EGRESS, NO_EGRESS_RULE)
+
+    def _release_held(self, relief: EgressRelief) -> None:
+        """Let those go on that an egress may ask about by now; settle what none may in a moment."""
+        for probe, way in relief.held.released():
+            if way is None:
+                self._refuse(probe)
+            else:
+                self.turn.go_on(probe)
+                self._queue(probe, way.hosts)
+
+    def _room_freed(self, pool: Pool | None) -> None:
+        """A host has room: what is held has waited longer than what lists hold back."""
+        if pool is not None and self.relief is not None and self.relief.held.is_due:
+            self._release_held(self.relief)
+
+    async def keep_held(self, relief: EgressRelief) -> None:
+        """Let held probes go on as egresses have addresses again. Runs until cancelled."""
+        while True:
+            await relief.held.wait()
+            self._release_held(relief)
+            self.turn.run()
+
+    def _relieved(self, probe: Probe, outcome: Outcome, rule: str) -> bool:
+        """Does another egress go on? A bug there must not keep the answer from the caller."""
+        if self.relief is None:
+            return False
+        try:
+            relieved = self.relief.relieve(probe, outcome, rule)
+            successor = None
+            if relieved.passes_on:
+                successor = self._pass_on(self.relief, probe, outcome, rule, relieved)
+            if relieved.lost_trial is not None:
+                self.relief.trials.unreached(relieved.lost_trial, probe, successor)
+        except Exception:
+            log_fault(self.relief.relieve)
+            return False
+        return successor is not None
+
+    def _pass_on(
+        self,
+        relief: EgressRelief,
+        probe: Probe,
+        outcome: Outcome,
+        rule: str,
+        relieved: Relieved,
+    ) -> Probe:
+        """Another egress asks again: return its probe, which has the place and the deadline of this.
+
+        For the sessions that still have it, this probe is settled: with this outcome.
+        """
+        if probe.stopped_at is not None:
+            self.turn.count_places([probe])
+        successor = probe.successor_by(probe.egress.name, doubted=relieved.doubted)
+        probe.end(outcome, rule, successor)
+        self.turn.pass_on(probe, successor)
+        self.address_lookups.drop(probe)
+        pool: Pool | None = probe.pool
+        if pool is not None:
+            pool.leave()
+            probe.leave_host()
+            self.turn.mark_freed(pool)
+        if relieved.way is None:
+            self._hold(relief, successor)
+        else:
+            successor.belong_to(relieved.way.hosts)
+            self.next_exchange(successor)
+        return successor
+
+    def withdrawn(self, probe: Probe) -> bool:
+        """Is another egress to ask? Then the probe is settled here: by what an exchange said, if any."""
+        if self.relief is None or not self.relief.is_withdrawn(probe):
+            return False
+        if probe.accepted or not self._relieved(probe, Outcome.NO_EGRESS, EGRESS_OUT_RULE):
+            cause = EGRESS_OUT if probe.cause in NEVER_TRIED else probe.cause
+            self.settle(probe, cause.outcome, cause.rule)
+        return True
+
+    # -- settling --------------------------------------------------------------------------------
+
+    def _recall_addresses(self, probe: Probe) -> None:
+        self.observer.recalled("addresses")
+        if probe.notes is not None and not probe.notes.lookup_took:
+            probe.notes.cached.append("addresses")
+
+    def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None:
+        """Settle the probe unless it is settled already."""
+        if probe.outcome is not None:
+            return
+        if outcome is Outcome.TIMED_OUT and probe.pool is not None:
+            probe.pool.times.note_slow()
+        if probe.accepted and outcome is not Outcome.HOST_CHANGED:
+            if not LADDER[outcome].valid:
+                # It was sent again only for the catch-all test, and the reply was another.
+                outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
+            if outcome is Outcome.DELIVERABLE_UNTESTED and probe.of_record and probe.has_patience:
+                outcome, rule = Outcome.UNCONFIRMED, UNCONFIRMED_RULE
+        elif (
+            probe.refused is not None
+            and outcome in UNANSWERED
+            and probe.refused[0] is not Outcome.UNDELIVERABLE  # which is to be proved
+        ):
+            outcome, rule = probe.refused  # it was sent again only because of a limit
+        elif rule == OVERDUE.rule and probe.egress.permits.were_lacking(
+            probe, probe.egress.settings
+        ):
+            outcome, rule = Outcome.NO_CONNECTION_FREE, PERMIT_CLOCK
+        if outcome is Outcome.HOST_CHANGED:
+            probe.retry_after(CHANGED_S)
+        if self._watched:
+            self._report(probe, outcome, rule)
+        if self.relief is not None and self._relieved(probe, outcome, rule):
+            return
+        pool: Pool | None = probe.pool
+        probe.settle(outcome, rule)
+        try:
+            if self.address_lookups.pending:
+                self.address_lookups.drop(probe)
+            self.turn.end(probe, pool)
+        except Exception:  # a bug in a host's bookkeeping must not keep the answer from the caller
+            log_fault(self.turn.end)
+        if probe.accepted:
+            continue_test(probe.domain_here)
+        elif outcome is Outcome.UNDELIVERABLE and pool is not None:
+            domain: DomainAcceptance = probe.domain_here
+            if domain.at.unknown_mailbox == probe.mailbox:
+                refused_as_unknown(pool, domain)
+
+    def _report(self, probe: Probe, outcome: Outcome, rule: str) -> None:
+        place = max(0, probe.exchange_index)
+        name = probe.exchanges[place].name if place < len(probe.exchanges) else ""
+        self.observer.probe_decided(probe.egress.name, self.operators.id_of(name), outcome, rule)
+
+    def abandon(self, probes: Iterable[Probe]) -> None:
+        """The caller has gone: drop the probes without a report."""
+        latest = [probe.latest for probe in probes]
+        abandoned = [probe for probe in latest if not probe.settled]
+        for probe in abandoned:
+            pool: Pool | None = probe.pool
+            probe.settle(Outcome.TIMED_OUT, "abandoned")
+            self.address_lookups.drop(probe)
+            self.turn.end(probe, pool, is_reported=False)
+        for probe in abandoned:
+            # Was it to carry its domain's test? Then another one does, and may need a connection.
+            if probe.accepted and (carrier := continue_test(probe.domain_here)) is not None:
+                carrier.staff()
+        self.turn.run()
+
+    def fail_over(self, probe: Probe, cause: Cause) -> None:
+        """The exchange tried last failed: try the next one, or settle.
+
+        If it refuses this egress, another one asks it before a less preferred exchange is asked.
+        """
+        if probe.settled:
+            return
+        if probe.stopped_at is not None:  # it does not wait for a permit any more
+            self.turn.count_places([probe])
+        probe.fail(cause)
+        if cause.outcome is Outcome.TIMED_OUT and probe.pool is not None:
+            probe.pool.times.note_slow()
+        failed = cause.outcome in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
+        final = not failed or cause.rule == BAN_RULE  # a backup would not judge in its place
+        if final or probe.exhausted:
+            self.settle(probe, cause.outcome, cause.rule)
+        elif not (
+            cause.about_us
+            and probe.next_exchange
+            and self._relieved(probe, cause.outcome, cause.rule)
+        ):
+            self.next_exchange(probe)
+
+    # -- trying the exchanges in order --------------------------------------------------------
+
+    def next_exchange(self, probe: Probe) -> None:
+        """Try its next exchange, or the first; without one it is settled."""
+        if probe.pool is not None:
+            pool: Pool = probe.pool
+            pool.leave()
+            probe.leave_host()
+        if self.withdrawn(probe):
+            return
+        while probe.exchange_index + 1 < len(probe.exchanges):
+            probe.try_exchange(probe.exchange_index + 1)
+            exchange = probe.exchanges[probe.exchange_index]
+            known = self._routes.cached_addresses(exchange.name)
+            if known is None:
+                self.address_lookups.begin(probe, probe.exchange_index)
+                return
+            self._recall_addresses(probe)
+            if self._enter(probe, exchange.name, known):
+                return
+        if not self.address_lookups.waits(probe):  # else a look-up may still find one
+            cause = probe.cause or NO_ADDRESS
+            self.settle(probe, cause.outcome, cause.rule)
+
+    def _found(self, probe: Probe, place: int, answer: AddressAnswer) -> None:
+        """The look-up of an exchange is done: try it, or go on if it was the latest one begun."""
+        if self.withdrawn(probe):
+            return
+        last = probe.exchange_index
+        probe.try_exchange(place)
+        if not self._enter(probe, probe.exchanges[place].name, answer):
+            probe.try_exchange(last)
+            if place == last or not self.address_lookups.waits(probe):
+                self.next_exchange(probe)
+
+    def _enter(self, probe: Probe, name: str, answer: AddressAnswer) -> bool:
+        """Queue the probe at the exchange's pool; False if it has no usable address."""
+        if isinstance(answer, Addresses):
+            if usable := probe.egress.usable(answer.ips):
+                self.address_lookups.drop(probe)
+                pool = probe.egress.pool_at(usable, name, patient=probe.patient)
+                probe.egress.join(pool, (probe,))
+                return True
+            cause = NOT_PUBLIC if probe.egress.of_family(answer.ips) else OTHER_FAMILY
+        elif isinstance(answer, NoAddress):
+            cause = NO_ADDRESS
+        else:
+            cause = LOOKUP_LAGGED if answer.by_lag else LOOKUP_FAILED
+        if probe.notes is not None:
+            probe.notes.tried.append(ConnectionAttempt(name, None, cause.words))
+        # The cause of an exchange that was tried says more than of one that could not be.
+        if probe.cause in NEVER_TRIED:
+            probe.fail(cause)
+        return False
+
+    def expire(self, probe: Probe) -> None:
+        """Its deadline has passed."""
+        if self.address_lookups.waits(probe) and probe.cause in NEVER_TRIED:
+            cause = self.address_lookups.cause_at_deadline(probe)
+            self.settle(probe, cause.outcome, cause.rule)
+        elif probe.unconfirmed is not None:
+            has_changed = probe.pool.controls.has_changed(self._now())
+            self.settle(probe, *(CHANGED if has_changed else probe.unconfirmed))
+        else:
+            self.time_out(probe)
+
+    def time_out(self, probe: Probe) -> None:
+        cause = probe.cause if probe.cause is AWAITS_EGRESS else OVERDUE
+        self.settle(probe, cause.outcome, cause.rule)
