@@ -59,6 +59,8 @@ class Treatment(Enum):
     ACCEPTED = "accepted"
     REFUSED = "refused"
 
+    __hash__ = object.__hash__  # that of Enum takes longer, and each recipient needs seven
+
     @property
     def opposite(self) -> "Treatment":
         return Treatment.REFUSED if self is Treatment.ACCEPTED else Treatment.ACCEPTED

@@ -6,12 +6,14 @@ what it shows holds for addresses of that shape alone. Each has at least 40 rand
 but for chance.
 """
 
+import re
 import secrets
 from collections.abc import Sequence
 from enum import Enum
 
-MARKS = "-_+="  # what follows one of these is chosen freely; what stands before it is a prefix
-PREFIX_MAX = 24  # characters; a longer one is no prefix that a host would look for
+# What follows such a mark is chosen freely, and what stands before it is a prefix. One of more
+# characters is no prefix that a host would look for.
+_PREFIX = re.compile(r".[^-_+=]{0,22}[-_+=]")
 DIGITS = 13  # 43 bits: a host that accepts any number accepts so many digits, too
 
 
@@ -37,10 +39,8 @@ def shape_of(local: str) -> Shape:
 
 def _prefix_of(local: str) -> str:
     """What stays of a local part with a prefix; empty if it has none."""
-    places = [place for mark in MARKS if (place := local.find(mark)) > 0]
-    if places and min(places) < PREFIX_MAX and local.isascii():
-        return local[: min(places) + 1].lower()
-    return ""
+    found = _PREFIX.match(local)
+    return found[0].lower() if found and local.isascii() else ""
 
 
 # No word is longer than 13 letters. Bits of chance: 6.3 for a syllable of a given name, 6.9 for
