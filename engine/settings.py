@@ -4,9 +4,9 @@ They are frozen: the limits of a running engine do not change. The engine does n
 the environment; mailprobe.api.settings does.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from .egress import ONE_EGRESS, Egresses
+from .egress import ONE_EGRESS, Egress, Egresses
 from .own_lists import NO_OWN_LISTS, OwnLists
 
 DOH_URLS = ("https://9.9.9.10/dns-query", "https://1.1.1.1/dns-query")
@@ -32,6 +32,12 @@ class EngineSettings:
     probe_s: float = 3.0  # layer 4, all of it
     read_s: float = 1.0  # a connect, a banner, each reply
     cache_s: float = 6 * 3600.0  # MX answers and catch-all knowledge
+
+    def by(self, egress: Egress) -> "EngineSettings":
+        """The settings with the names of this egress."""
+        helo_name = self.helo_name if egress.helo_name is None else egress.helo_name
+        mail_from = self.mail_from if egress.mail_from is None else egress.mail_from
+        return replace(self, helo_name=helo_name, mail_from=mail_from)
 
     @property
     def helo_is_local(self) -> bool:

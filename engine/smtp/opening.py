@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 
 import trio
@@ -67,12 +66,13 @@ async def open_probing(
                 domains.append(Domains(settings.cache_s, mint, domains if has_several else ()))
             return [
                 EgressHosts(
-                    probing, row, settings_of(settings, row), routes, dial_by(row), nursery, reactor,
-                    own_domains, controls, permits if budgets is None else budgets.of(row.name),
-                    fleet, refusals,
+                    *(probing, row, settings.by(row), routes, dial_by(row), nursery),
+                    *(reactor, own_domains, controls),
+                    permits if budgets is None else budgets.of(row.name),
+                    *(fleet, refusals),
                 )
                 for row, own_domains in zip(rows, domains, strict=True)
-            ]  # fmt: skip
+            ]
 
         def relief_of(probing: Probing) -> EgressRelief | None:
             if not has_several:
@@ -97,12 +97,3 @@ async def open_probing(
             for hosts in probing.egresses:
                 hosts.stop()
             nursery.cancel_scope.cancel()
-
-
-def settings_of(settings: EngineSettings, row: Egress) -> EngineSettings:
-    """The settings with the names of this egress."""
-    return replace(
-        settings,
-        helo_name=settings.helo_name if row.helo_name is None else row.helo_name,
-        mail_from=settings.mail_from if row.mail_from is None else row.mail_from,
-    )

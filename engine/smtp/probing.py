@@ -30,10 +30,10 @@ from .backoff import RestingHost
 from .catchall import RANDOM_UNANSWERED, DomainAcceptance
 from .controls import CHANGED_RULE, CHANGED_S, UNCONFIRMED_RULE
 from .egress.hosts import EgressHosts
+from .egress.overview import resting_hosts, spent_budgets
 from .egress.relief import EgressRelief, Relieved
 from .operators import MailOperators
 from .pool.catchall_tests import continue_test, refused_as_unknown
-from .pool.overview import resting_hosts, spent_budgets
 from .pool.pool import Pool, PoolEgress
 from .probe import AWAITS_EGRESS, EGRESS_OUT_RULE, NO_EGRESS_RULE, Cause, Probe
 from .replies.rules import Rules
@@ -154,7 +154,8 @@ class Probing:
         elif self.relief.is_awaited(probe):
             self._hold(self.relief, probe)
         else:
-            self._refuse(probe)
+            probe.belong_to(self.egresses[0])
+            self.settle(probe, Outcome.NO_EGRESS, NO_EGRESS_RULE)
 
     def _queue(self, probe: Probe, hosts: PoolEgress) -> None:
         """Try its exchanges by this egress once there is a place for it. Its clock has begun."""
@@ -198,15 +199,11 @@ class Probing:
         self.turn.hold(probe, AWAITS_EGRESS)
         relief.held.add(probe)
 
-    def _refuse(self, probe: Probe) -> None:
-        probe.belong_to(self.egresses[0])
-        self.settle(probe, Outcome.NO_EGRESS, NO_EGRESS_RULE)
-
     def _release_held(self, relief: EgressRelief) -> None:
         """Let those go on that an egress may ask about by now; settle what none may in a moment."""
         for probe, way in relief.held.released():
             if way is None:
-                self._refuse(probe)
+                self.settle(probe, Outcome.NO_EGRESS, NO_EGRESS_RULE)
             else:
                 self.turn.go_on(probe)
                 self._queue(probe, way.hosts)

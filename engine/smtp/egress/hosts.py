@@ -221,9 +221,8 @@ class EgressHosts:
         """
         self.is_out = is_out
         for pool in list(self.all_pools()) if is_out else ():
-            for probe in pool.waiting.pop_all():
-                if not pool.session_ended(probe):
-                    pool.requeue_last(probe)
+            for probe in pool.waiting.live():
+                pool.waiting.requeue(probe, last=True)
             pool.sessions.close_idle()
 
     def connect(self, pool: Pool, permit_at: str | None) -> None:

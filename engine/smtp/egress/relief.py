@@ -85,7 +85,7 @@ class EgressRelief:
             return False
         way = self.choice.by_name[probe.egress.name]
         is_quarantined = self._control.state(way.name) == "quarantined"
-        return not (is_quarantined and self.trials.is_trial(way, probe))
+        return not (is_quarantined and self.trials.of[way].probe is probe)
 
     async def keep_withdrawn(self) -> None:
         """Let others ask what waits at an egress that is paused or quarantined, until cancelled."""
@@ -104,7 +104,7 @@ class EgressRelief:
         """
         way = self.choice.by_name[probe.egress.name]
         reason, blame = self._cause_of(outcome, rule)
-        is_trial = self.trials.is_trial(way, probe)
+        is_trial = self.trials.of[way].probe is probe
         self.trials.note(way, probe, rule, reason)
         cause, has_failed = probe.cause, way.standing.has_failed
         rests = cause is not None and cause.about_us and cause.rule == rule

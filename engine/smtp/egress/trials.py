@@ -59,14 +59,10 @@ class EgressTrials:
         self._control = control
         self._quarantine_share = quarantine_share
         self._now = trio.lowlevel.current_clock().current_time
-        self._of = {way: _Trials() for way in choice.ways}
+        self.of = {way: _Trials() for way in choice.ways}
         self._next_look_at = self._now()
         # Ask the host that the trial of an egress has not reached.
         self._witnesses: dict[Probe, Way] = {}
-
-    def is_trial(self, way: Way, probe: Probe) -> bool:
-        """Does this probe try the egress again?"""
-        return self._of[way].probe is probe
 
     def begin(self, probe: Probe) -> Way | None:
         """The egress that this probe tries again, if one is due. Looks every TRIALS_S."""
@@ -77,7 +73,7 @@ class EgressTrials:
         self._witnesses = {each: of for each, of in self._witnesses.items() if not each.settled}
         host = probe.exchanges[0]
         operators = {self._choice.operators.id_of(exchange.name) for exchange in probe.exchanges}
-        for way, trials in self._of.items():
+        for way, trials in self.of.items():
             if (
                 not (trials.probe and not trials.probe.settled and trials.probe.egress is way.hosts)
                 and way not in self._witnesses.values()
@@ -95,7 +91,7 @@ class EgressTrials:
         return None
 
     def _is_due(self, way: Way) -> bool:
-        state, trials = self._control.state(way.name), self._of[way]
+        state, trials = self._control.state(way.name), self.of[way]
         if state == "quarantined":
             if trials.left:
                 trials.left -= 1
@@ -109,7 +105,7 @@ class EgressTrials:
 
     def note(self, way: Way, probe: Probe, rule: str, reason: Reason) -> None:
         """Take note of how the egress fares: the probe is about to be settled by this rule."""
-        now, standing, trials = self._now(), way.standing, self._of[way]
+        now, standing, trials = self._now(), way.standing, self.of[way]
         is_trial = trials.probe is probe
         if is_trial:
             trials.probe = None
@@ -148,7 +144,7 @@ class EgressTrials:
                 log.warning("egress released: egress=%s", way.name)
         elif (
             is_refusal
-            and self._now() >= self._of[way].judged_from
+            and self._now() >= self.of[way].judged_from
             and way.standing.refusal_share() >= self._quarantine_share
         ):
             self._judge(way)
@@ -157,12 +153,12 @@ class EgressTrials:
         """Too many hosts refuse it. A few hosts of one customer may: so the last one stays."""
         why, choice = way.standing.words, self._choice
         way.standing.forget_answers()
-        others = (each for each in self._of if each is not way)
+        others = (each for each in self.of if each is not way)
         if any(choice.is_usable(each) or choice.awaits_addresses(each) for each in others):
             self._control.quarantine(way.name, why)
             log.error("egress quarantined: egress=%s why=%s", way.name, why)
         else:
-            self._of[way].judged_from = self._now() + JUDGED_EVERY_S
+            self.of[way].judged_from = self._now() + JUDGED_EVERY_S
             log.error("egress refused, and no other can be used: egress=%s why=%s", way.name, why)
 
     def unreached(self, way: Way, probe: Probe, witness: Probe | None) -> None:
@@ -170,7 +166,7 @@ class EgressTrials:
 
         If another egress asks that host in its place, that shows it. Else several hosts do.
         """
-        trials = self._of[way]
+        trials = self.of[way]
         if len(trials.hosts_unreached) >= UNREACHED_KEPT_MAX:
             trials.hosts_unreached.clear()
         trials.hosts_unreached.add(probe.exchanges[0].name)
@@ -186,7 +182,7 @@ class EgressTrials:
         since = way.standing.unreached_since
         return any(
             other.standing.worked_at >= since and not other.standing.has_failed
-            for other in self._of
+            for other in self.of
             if other is not way
         )
 
@@ -195,8 +191,8 @@ class EgressTrials:
         if standing.failure.until > now:
             return  # connections that were tried together
         standing.failed(now)
-        self._of[way].hosts_unreached.clear()
-        self._of[way].hosts_unproven = 0
+        self.of[way].hosts_unreached.clear()
+        self.of[way].hosts_unproven = 0
         log.error(
             "egress failed: egress=%s why=%s retry_in_s=%d",
             way.name, probe.cause.words if probe.cause else "", standing.failure.length_s,

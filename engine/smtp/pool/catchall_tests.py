@@ -61,9 +61,9 @@ def repeat_test(pool: Pool, domain: DomainAcceptance) -> None:
         its_pool: Pool = again.pool  # pools of one host share its domains
         domain.begin_test()  # if it is settled instead, the next one follows here
         if again.deferred_start or again.deadline - pool.now() > half_s:
-            its_pool.requeue(again)
+            its_pool.waiting.requeue(again)
         else:  # time is short: addresses that were not sent yet go first
-            its_pool.requeue_last(again)
+            its_pool.waiting.requeue(again, last=True)
         domain.withdraw_test()
         if not again.settled:
             if its_pool is not pool:

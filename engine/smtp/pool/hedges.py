@@ -42,7 +42,7 @@ class Hedges:
         """This pool is silent: connect to the next exchange of each of these that waits there."""
         exchanges: dict[str, str] = {}  # name -> account
         for probe in probes:
-            if silent.session_ended(probe) or probe.deferred_start:
+            if silent.waiting.is_gone(probe) or probe.deferred_start:
                 continue
             if (exchange := probe.next_exchange) is not None:
                 exchanges.setdefault(exchange.name, probe.asker)
@@ -109,7 +109,7 @@ def move_equals(pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
     if pool.rest.is_on(now):
         return
     for probe in probes:
-        if silent.session_ended(probe) or probe.deferred_start:
+        if silent.waiting.is_gone(probe) or probe.deferred_start:
             continue
         exchange = probe.next_exchange
         if exchange is None or exchange.name not in pool.names:

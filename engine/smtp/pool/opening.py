@@ -135,7 +135,7 @@ class ConnectionOpener:
                 if known is not None and not self._pool.rest.is_outwaited(known):
                     backoff_cause = known
                     continue
-                if not (self._pool.any_waiting() or self._egress.hedges.is_wanted(self._pool)):
+                if not (self._pool.waiting.any() or self._egress.hedges.is_wanted(self._pool)):
                     break  # what was learned of the host also holds for later probes
                 if not self._egress.permits.try_acquire(address, self._pool):
                     permits_short = True
@@ -221,7 +221,7 @@ class ConnectionOpener:
         return greeted
 
     def _must_fail_over(self, probe: Probe) -> bool:
-        if self._pool.session_ended(probe) or probe.next_exchange is None:
+        if self._pool.waiting.is_gone(probe) or probe.next_exchange is None:
             return False
         return probe.deadline < self._now() + self._pool.read_s + NEXT_EXCHANGE_S
 
@@ -266,7 +266,7 @@ class ConnectionOpener:
     ) -> None:
         """Count the failed attempt at this address for every waiting probe."""
         for probe in list(self._pool.waiting):
-            if self._pool.session_ended(probe):
+            if self._pool.waiting.is_gone(probe):
                 continue
             probe.fail_attempt(cause)
             if probe.notes is not None:

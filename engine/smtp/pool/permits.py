@@ -143,14 +143,14 @@ class Permits:
     def _adopted(self, pool: Pool, address: str) -> bool:
         """Pass a permit in use to this pool; False if the pool does not need it."""
         adopted = pool.adopt(address)
-        if adopted or not pool.any_waiting():
+        if adopted or not pool.waiting.any():
             self.waits.end(pool)
         return adopted
 
     def is_wanted(self, address: str) -> bool:
         """Does a host that has no connection wait for a permit of this address?"""
         return any(
-            not pool.connections.now and pool.any_waiting()
+            not pool.connections.now and pool.waiting.any()
             for pool in self._demand.get(address, ())
         )
 
@@ -243,7 +243,7 @@ class Permits:
     def _hand_out(self, address: str) -> None:
         """Give new permits to the waiting pools, in turn."""
         for pool in list(self._demand.get(address, ())):
-            if not pool.any_waiting():
+            if not pool.waiting.any():
                 self._demand[address].pop(pool, None)
                 self.waits.end(pool)
                 continue

@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from ...fair_queue import FairQueue
 from ...observer import Observer
 from ...settings import EngineSettings
 from ...verdict import Outcome
@@ -24,7 +23,6 @@ from ..operators import MailOperators
 from ..pairing import Renamings
 from ..probe import Cause, Probe
 from ..replies.rules import ReplyMeaning, Rules, Step
-from ..session.effects import Emit, Requeued
 from ..session.recipient_limits import REFUSALS_MAX
 from ..tolerance.host import Tolerance
 from ..tolerance.limits import BAN_RULE, Growth, Kind
@@ -33,9 +31,10 @@ from ..wire import Conversation, SmtpReply
 from .connections import HostConnections, HostSessions
 from .identity import HostIdentity
 from .openings import Openings
+from .queue import HostQueue
 from .refusals import RefusalMemory
 from .reply_times import VENTURED, ReplyTimes
-from .resting import NO_BUDGET, HostFindings, HostRest
+from .resting import HostFindings, HostRest
 from .staffing import StaffingState, backlog_s, gives_way, opening_each_s, plan
 
 ANSWERED_AT_ONCE = 64  # probes admitted at a time while the host is backed off
@@ -93,7 +92,16 @@ class Pool:
     """One mail host. Implements `SessionHost` for its sessions."""
 
     __slots__ = (
-        *("addresses", "backlog", "behind", "budget", "clocks_s", "connections", "controls"),
+        *(
+            "addresses",
+            "any_waiting",
+            "backlog",
+            "behind",
+            "budget",
+            "clocks_s",
+            "connections",
+            "controls",
+        ),
         *(
             "counterpart",
             "domains",
@@ -166,7 +174,6 @@ class Pool:
         self.present = 0  # probes waiting or under way here
         self.backlog = 0  # verdicts that are not proven yet
         self.behind = 0  # probes that the scheduler holds back for this host
-        self.waiting: FairQueue[Probe] = FairQueue()
         self.sessions = HostSessions()
         self.openings = Openings()
         self.connections = HostConnections(
@@ -175,6 +182,8 @@ class Pool:
             probes.observer.limit_lowered,
         )
         self.rest = HostRest(self, memory, findings, probes.observer)
+        self.waiting = HostQueue(self, probes.withdrawn, probes.observer)
+        self.any_waiting = self.waiting.any  # for a lease
         self.times = ReplyTimes(patient=patient)
         self.identity = HostIdentity(probes.operators, self.budget, self.controls)
         self.refusals = RefusalMemory(self, self.times.late)
@@ -202,13 +211,7 @@ class Pool:
         self.rest.name_rests(until)
         if self.sessions.open:  # here it serves us
             return
-        for probe in self.waiting.pop_all():
-            if self.session_ended(probe):
-                continue
-            if (cause := self.rest.cause_for(probe, self.now())) is not None:
-                self.rest.reject(probe, cause)
-            else:
-                self.waiting.join(probe.asker, probe)
+        self.waiting.reject_resting()
         self.turn.run()
 
     def join(self, probes: Sequence[Probe], now: float) -> None:
@@ -340,7 +343,7 @@ class Pool:
             soon_s = backlog_s(is_careful=self.times.is_careful) * prompt
             if prompt > 0 and (waiting.count + self.behind) * round_s <= soon_s:
                 return
-        if not self.any_waiting() or self.egress.closing:
+        if not self.waiting.any() or self.egress.closing:
             return
         if self.rest.backoff.failures and self.rest.backoff.active(self.now()):
             return
@@ -348,7 +351,7 @@ class Pool:
             return
         if sessions.idle:
             sessions.wake_one()
-        elif self._turn_away():
+        elif self.waiting.turn_away_spent():
             planned = plan(self._state(hurried=hurried))
             if planned == "connect":
                 self.open_connection(None)
@@ -362,7 +365,7 @@ class Pool:
             waiting=len(self.waiting),
             behind=self.behind,
             width=self._width(),
-            may_send=not connections.now or self.has_budget(),
+            may_send=not connections.now or self.waiting.may_send(),
             sessions=len(self.sessions.open),
             late=len(times.late.sessions),
             connections=connections.now,
@@ -411,13 +414,13 @@ class Pool:
         Probes whose own reply was late before do not count.
         """
         late = self.times.late
-        if late.sleeps_on or not self.any_waiting():
+        if late.sleeps_on or not self.waiting.any():
             return False
         if self.connections.counted < self.connections_max and any(
             map(self.egress.permits.available, self.addresses)
         ):
             return False  # one more can be opened beside it
-        if all(self.session_ended(each) or each.rerouted for each in self.waiting.heads()):
+        if all(self.waiting.is_gone(each) or each.rerouted for each in self.waiting.heads()):
             return False
         return gives_way(
             late,
@@ -457,18 +460,10 @@ class Pool:
         """Use a permit of the address; False if the pool does not need it any more."""
         prompt = len(self.sessions.open) - len(self.times.late.sessions)
         full = self.connections.counted >= self.connections_max
-        if prompt > 0 or full or not self.any_waiting():
+        if prompt > 0 or full or not self.waiting.any():
             return False
         self.open_connection(address)
         return True
-
-    def any_waiting(self) -> bool:
-        """Does a probe wait for a connection?"""
-        return self.waiting.prune(self.session_ended)
-
-    def session_ended(self, probe: Probe) -> bool:
-        """The probe is settled, or under way at another exchange."""
-        return probe.outcome is not None or probe.pool is not self
 
     def window(self) -> int:
         width = self.terms.limits.width
@@ -480,31 +475,6 @@ class Pool:
     def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning:
         return self.probes.rules.read(step, reply, self.identity.site_id)
 
-    def next_probe(self, now: float, emit: Emit) -> Probe | None:
-        """Take the next probe to send. One whose domain or host is left alone is queued again instead."""
-        while (probe := self.waiting.pop()) is not None:
-            if probe.outcome is not None or probe.pool is not self:
-                continue
-            backing_off = now < self.rest.backoff.until or now < probe.domain_here.at.backoff_until
-            if not backing_off or self.rest.cause_for(probe, now) is None:
-                return probe
-            emit(Requeued(probe))  # and rejected there, with its cause
-        return None
-
-    def requeue(self, probe: Probe) -> None:
-        if probe.settled or self.probes.withdrawn(probe):
-            return
-        if (cause := self.rest.cause_for(probe, self.now())) is not None:
-            self.rest.reject(probe, cause)
-        else:
-            self.waiting.push_front(probe.asker, probe)
-
-    def requeue_last(self, probe: Probe) -> None:
-        """Queue it behind all others of its account."""
-        if probe.settled or self.probes.withdrawn(probe):
-            return
-        self.waiting.join(probe.asker, probe)
-
     def is_needed_elsewhere(self, address: str) -> bool:
         return self.egress.permits.is_needed_elsewhere(address, self)
 
@@ -514,7 +484,7 @@ class Pool:
         Each test uses up one of the refusals of its session, and then another one is opened.
         """
         session_s = self.openings.opening_s + TESTING_ROUNDS * (self.times.pace.batch_s or 0.0)
-        if not self.any_waiting():
+        if not self.waiting.any():
             return 0.0
         sessions = len(self.waiting) / max(1, self.budget.session_max)
         return session_s * max(1.0, sessions / max(1, self.connections_max))
@@ -532,53 +502,6 @@ class Pool:
         if too_late is None:
             return any(each.is_testing() for each in self.sessions.open)
         return too_late
-
-    def turn_away(self, probe: Probe) -> None:
-        """The host takes no more refusals for this probe at the moment: it is not sent."""
-        if self.session_ended(probe):
-            return
-        now, budget = self.now(), self.budget
-        self.probes.observer.budget_lacking(budget.label, random=False)
-        if probe.deferred_start:
-            untested = probe.domain if probe.domain_here.needs_test(now) else ""
-            budget.turned_away(Kind.LIST, probe.asker, now, untested)
-        wait_s = budget.next_room_s(probe.kind, probe.asker, now, probe.patience_s)
-        probe.retry_after(wait_s, budget.tolerance)
-        self.rest.reject(probe, NO_BUDGET)
-
-    def _turn_away(self) -> bool:
-        """Turn away what may not be sent now; return whether anything is left that may."""
-        now, budget = self.now(), self.budget
-        if budget.has_plenty(1, now):
-            return True
-        kept: list[Probe] = []
-        for probe in self.waiting.pop_all():
-            if self.session_ended(probe):
-                continue
-            kind, account = probe.kind, probe.asker
-            is_spent = budget.is_spent(kind, account, now)
-            if is_spent and budget.growth(kind, account, now, probe.patience_s) is Growth.NOT:
-                self.turn_away(probe)
-            else:
-                kept.append(probe)
-        for probe in kept:
-            self.waiting.join(probe.asker, probe)
-        return bool(kept)
-
-    def has_budget(self) -> bool:
-        """May one of those that wait be sent now, beside what is under way?"""
-        now, budget = self.now(), self.budget
-        return budget.has_plenty(1, now) or any(
-            budget.room(probe.kind, probe.asker, now) > 0 or self._may_grow(probe, now)
-            for probe in self.waiting.heads()
-        )
-
-    def _may_grow(self, probe: Probe, now: float) -> bool:
-        """Does a request find room as soon as a session sends it?"""
-        if probe.deferred_start:
-            return False
-        growth = self.budget.growth(probe.kind, probe.asker, now, is_provable=False)
-        return growth is Growth.NOW
 
     def blocked(self, words: str) -> bool:
         """The host no longer lets us in. Rest if that is a ban, and return whether it is."""

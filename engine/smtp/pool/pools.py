@@ -137,7 +137,7 @@ class Pools:
         now = self._now()
         for _ in range(POOLS_SCANNED):
             key, pool = next(iter(self._by_addresses.items()))
-            busy = pool.connections.now or pool.present or pool.any_waiting()
+            busy = pool.connections.now or pool.present or pool.waiting.any()
             rests = pool.rest.backoff.active(now) and len(self._by_addresses) <= 2 * POOLS_MAX
             if busy or rests:
                 self._by_addresses.move_to_end(key)

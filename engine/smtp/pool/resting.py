@@ -49,9 +49,11 @@ class HostParts(Protocol):
     rest: "HostRest"
     connections: HostConnections
     sessions: HostSessions
-    waiting: FairQueue[Probe]
     fail_over: Callable[[Probe, Cause], None]
     now: Callable[[], float]
+
+    @property
+    def waiting(self) -> FairQueue[Probe]: ...
 
 
 class HostRest:

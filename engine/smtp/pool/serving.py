@@ -257,7 +257,7 @@ class ServedSession:
                 if for_good:
                     pool.probes.observer.recipient_refused(pool.budget.label)
             case made.Requeued(probe, last):
-                (pool.requeue_last if last else pool.requeue)(probe)
+                pool.waiting.requeue(probe, last=last)
             case made.ClockRestarted(probe):
                 pool.turn.restart_clock(probe)
             case made.ClockSuspended(probe):
@@ -299,7 +299,7 @@ class ServedSession:
                     pool.budget.limit_hour(hour)
                 pool.rest.record_failure(cause, [self.address], at_once=True)
             case made.TurnedAway(probe):
-                pool.turn_away(probe)
+                pool.waiting.turn_away(probe)
             case made.HostBlocked(words):
                 pool.blocked(words)
             case _:

@@ -2,7 +2,6 @@
 
 from typing import Protocol
 
-from ...fair_queue import FairQueue
 from ..catchall import Domains
 from ..controls import HostControls
 from ..host_policy import Terms
@@ -24,6 +23,15 @@ class HostTimes(Protocol):
     refused_promptly_at: float  # its latest refusal that was not late: see refused_promptly()
 
 
+class SessionQueue(Protocol):
+    """The probes that wait for a session; see pool.queue."""
+
+    count: int
+
+    def any(self) -> bool: ...
+    def next(self, now: float, emit: Emit) -> Probe | None: ...
+
+
 class SessionHost(Protocol):
     """What a session needs of its mail host; implemented by pool.Pool."""
 
@@ -36,16 +44,15 @@ class SessionHost(Protocol):
     controls: HostControls
     domains: Domains
     renamings: Renamings
-    waiting: FairQueue[Probe]  # for a session; take them by next_probe()
     behind: int  # more rows that a list holds back for this host
 
+    @property
+    def waiting(self) -> SessionQueue: ...
     @property
     def times(self) -> HostTimes: ...
     @property
     def refuses_too_late(self) -> bool: ...
     def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning: ...
     def window(self) -> int: ...
-    def any_waiting(self) -> bool: ...
-    def next_probe(self, now: float, emit: Emit) -> Probe | None: ...
     def work_with_tests_s(self) -> float: ...
     def is_needed_elsewhere(self, address: str) -> bool: ...

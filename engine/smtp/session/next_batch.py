@@ -140,7 +140,7 @@ class NextBatch:
     def _due_control(self, now: float) -> PendingProbe | None:
         """A control, if the held verdicts are not to wait for a reply that confirms them."""
         confirmation = self._confirmation
-        is_idle = not self.tests and not self._host.any_waiting()
+        is_idle = not self.tests and not self._host.waiting.any()
         is_last = is_idle and now >= confirmation.due_at
         control = None
         if is_last and self._limits.may_send_control(accepted=confirmation.expects_acceptance):
@@ -162,7 +162,7 @@ class NextBatch:
         asked: list[PendingProbe] = []
         if room <= 0:
             return asked
-        next_probe, emit = self._host.next_probe, self._emit
+        next_probe, emit = self._host.waiting.next, self._emit
         limits, recipients_max = self._limits, self._limits.of_host.per_connection
         # If the host limits transactions, the test must fit into this one.
         spare = self._conversation.offer.transactions_max is not None and room > 1
@@ -331,7 +331,7 @@ class NextBatch:
 
     def _add_tests(self, asked: list[PendingProbe], room: int, now: float, *, soon: bool) -> None:
         """If nothing else waits, or `soon`: append the tests that are due, and those of requests' domains."""
-        waits = self._host.any_waiting() and not soon
+        waits = self._host.waiting.any() and not soon
         if len(asked) >= room or waits or self._host.refuses_too_late:
             return
         listed = list(asked)
@@ -342,7 +342,7 @@ class NextBatch:
             and self._may_name(self.tests[0], len(asked), now)
         ):
             asked.append(self.tests.popleft())
-        if self._host.any_waiting():
+        if self._host.waiting.any():
             return
         for probe in listed:
             if len(asked) >= room:

@@ -164,7 +164,7 @@ class SmtpSession:
         tenure = self.exchange.tenure
         if tenure.is_leaving or tenure.spent:
             return self._finish()
-        if self.exchange.next_batch.has_ended_some and self.host.any_waiting():
+        if self.exchange.next_batch.has_ended_some and self.host.waiting.any():
             return self._then(self._pick)  # others came in the place of those that ended unsent
         return self._begin_idle()
 

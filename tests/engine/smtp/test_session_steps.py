@@ -56,6 +56,16 @@ class Times:
     refused_promptly_at: float = 0.0
 
 
+class Waiting(FairQueue[Probe]):
+    """The probes that wait for the session."""
+
+    def any(self) -> bool:
+        return self.count > 0
+
+    def next(self, now: float, emit: Emit) -> Probe | None:
+        return self.pop()
+
+
 @dataclass(eq=False)
 class Host:
     """What a session is told of its host: values that a test sets."""
@@ -73,7 +83,7 @@ class Host:
     controls: HostControls = field(default_factory=HostControls)
     domains: Domains = field(default_factory=lambda: Domains(3600.0, "random{}".format))
     renamings: Renamings = field(default_factory=Renamings)
-    waiting: FairQueue[Probe] = field(default_factory=FairQueue)
+    waiting: Waiting = field(default_factory=Waiting)
     behind: int = 0
     domain: DomainAcceptance = field(
         default_factory=lambda: DomainAcceptance(DomainAtHost("shop.test"))
@@ -84,12 +94,6 @@ class Host:
 
     def window(self) -> int:
         return 8
-
-    def any_waiting(self) -> bool:
-        return self.waiting.count > 0
-
-    def next_probe(self, now: float, emit: Emit) -> Probe | None:
-        return self.waiting.pop()
 
     def is_under_way(self, domain: DomainAcceptance) -> bool:
         return False

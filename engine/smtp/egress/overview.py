@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from ..backoff import RestingHost
 from ..host_memory import HostMemory
 from ..operators import OTHERS
+from ..pool.pool import Pool
 from ..tolerance.hosts import SpentBudget
-from .pool import Pool
 
 
 def resting_hosts(pools: Iterable[Pool], memory: HostMemory, now: float) -> list[RestingHost]:

@@ -1,0 +1,119 @@
+"""The probes that wait at one mail host, and which of them may be sent."""
+
+from collections.abc import Callable
+
+from ...fair_queue import FairQueue
+from ...observer import Observer
+from ..probe import Probe
+from ..session.effects import Emit, Requeued
+from ..tolerance.limits import Growth, Kind
+from .resting import NO_BUDGET, HostParts
+
+
+class HostQueue(FairQueue[Probe]):
+    """They wait for a session; accounts take turns. Implements `SessionQueue` for the sessions.
+
+    A probe that is settled, or tried elsewhere, may still be in it, and is dropped when its turn comes.
+    """
+
+    def __init__(
+        self,
+        host: HostParts,
+        withdrawn: Callable[[Probe], bool],
+        observer: Observer,
+    ) -> None:
+        """`withdrawn`: does another egress ask? Then it sees to the probe."""
+        super().__init__()
+        self._host = host
+        self._withdrawn = withdrawn
+        self._observer = observer
+
+    def is_gone(self, probe: Probe) -> bool:
+        """The probe is settled, or under way at another exchange."""
+        return probe.outcome is not None or probe.pool is not self._host
+
+    def any(self) -> bool:
+        """Does a probe wait for a connection?"""
+        return self.prune(self.is_gone)
+
+    def live(self) -> list[Probe]:
+        """Remove and return all that are not gone."""
+        return [probe for probe in self.pop_all() if not self.is_gone(probe)]
+
+    def next(self, now: float, emit: Emit) -> Probe | None:
+        """Take the next probe to send. One whose domain or host is left alone is queued again instead."""
+        rest = self._host.rest
+        while (probe := self.pop()) is not None:
+            if probe.outcome is not None or probe.pool is not self._host:
+                continue
+            backing_off = now < rest.backoff.until or now < probe.domain_here.at.backoff_until
+            if not backing_off or rest.cause_for(probe, now) is None:
+                return probe
+            emit(Requeued(probe))  # and rejected there, with its cause
+        return None
+
+    def requeue(self, probe: Probe, *, last: bool = False) -> None:
+        """It is to be sent once more: first of its account, or behind all others."""
+        if probe.settled or self._withdrawn(probe):
+            return
+        if last:
+            self.join(probe.asker, probe)
+        elif (cause := self._host.rest.cause_for(probe, self._host.now())) is not None:
+            self._host.rest.reject(probe, cause)
+        else:
+            self.push_front(probe.asker, probe)
+
+    def reject_resting(self) -> None:
+        """The host is left alone by now: those that it concerns fail over."""
+        for probe in self.live():
+            if (cause := self._host.rest.cause_for(probe, self._host.now())) is not None:
+                self._host.rest.reject(probe, cause)
+            else:
+                self.join(probe.asker, probe)
+
+    # -- what the host takes ---------------------------------------------------------------------
+
+    def turn_away(self, probe: Probe) -> None:
+        """The host takes no more refusals for this probe at the moment: it is not sent."""
+        if self.is_gone(probe):
+            return
+        now, budget = self._host.now(), self._host.budget
+        self._observer.budget_lacking(budget.label, random=False)
+        if probe.deferred_start:
+            untested = probe.domain if probe.domain_here.needs_test(now) else ""
+            budget.turned_away(Kind.LIST, probe.asker, now, untested)
+        wait_s = budget.next_room_s(probe.kind, probe.asker, now, probe.patience_s)
+        probe.retry_after(wait_s, budget.tolerance)
+        self._host.rest.reject(probe, NO_BUDGET)
+
+    def turn_away_spent(self) -> bool:
+        """Turn away what may not be sent now; return whether anything is left that may."""
+        now, budget = self._host.now(), self._host.budget
+        if budget.has_plenty(1, now):
+            return True
+        kept: list[Probe] = []
+        for probe in self.live():
+            kind, account = probe.kind, probe.asker
+            is_spent = budget.is_spent(kind, account, now)
+            if is_spent and budget.growth(kind, account, now, probe.patience_s) is Growth.NOT:
+                self.turn_away(probe)
+            else:
+                kept.append(probe)
+        for probe in kept:
+            self.join(probe.asker, probe)
+        return bool(kept)
+
+    def may_send(self) -> bool:
+        """May one of those that wait be sent now, beside what is under way?"""
+        now, budget = self._host.now(), self._host.budget
+        return budget.has_plenty(1, now) or any(
+            budget.room(probe.kind, probe.asker, now) > 0 or self._may_grow(probe, now)
+            for probe in self.heads()
+        )
+
+    def _may_grow(self, probe: Probe, now: float) -> bool:
+        """Does a request find room as soon as a session sends it?"""
+        if probe.deferred_start:
+            return False
+        growth = self._host.budget.growth(probe.kind, probe.asker, now, is_provable=False)
+        return growth is Growth.NOW
