@@ -9,6 +9,7 @@ from itertools import chain
 
 import trio
 
+from ...background import ContainedTasks
 from ...dns.messages import Addresses, MailExchange
 from ...dns.routes import Routes
 from ...egress import DEFAULT_NAME, Egress
@@ -19,7 +20,6 @@ from ...settings import EngineSettings
 from ..address_lookups import other_family
 from ..catchall import Domains
 from ..connection_budget import ConnectionBudget, OwnBudget
-from ..connection_tasks import ConnectionTasks
 from ..controls import HostControls, SharedControls
 from ..host_memory import HostMemory
 from ..host_policy import first_terms
@@ -110,7 +110,7 @@ class EgressHosts:
             probes.turn,
             settings.probe_s,
         )
-        self.tasks = ConnectionTasks(nursery)
+        self.tasks = ContainedTasks(nursery)
         self.left_connections = LeftConnections(self.permits, self.tasks.start)
         self.hedges = Hedges(routes, self.pools, self.usable, self.tasks.start)
 

@@ -5,10 +5,10 @@ from typing import Protocol
 
 import trio
 
+from ...background import ContainedTasks
 from ...dns.deadlines import DeadlineClock
 from ...net.dialer import Dial
 from ...net.reactor import ByteChannel
-from ..connection_tasks import ConnectionTasks
 from ..host_memory import HostMemory
 from .hedges import Hedges
 from .left_connections import LeftConnections
@@ -26,7 +26,7 @@ class ConnectionEgress(PoolEgress, Protocol):
     hedges: Hedges
     left_connections: LeftConnections
     opening_clock: DeadlineClock
-    tasks: ConnectionTasks
+    tasks: ContainedTasks
     open_channel: Callable[[trio.abc.Stream], ByteChannel]
 
     @property

@@ -526,37 +526,3 @@ class Pool:
         """A connection is greeted: its reply to EHLO is there."""
         self.pipelines = conversation.offer.pipelining
         self.times.greeted(conversation.received_at - conversation.sent_at)
-
-    def became_late(self, conversation: Conversation, accepted_before: int) -> None:
-        """The oldest recipient of the session is late: open another connection if needed.
-
-        `accepted_before` recipients were accepted in time, which is not proven yet.
-        """
-        self.times.became_late(conversation, self.now(), accepted_before)
-        self.staff()
-        self.turn.mark_freed(self)
-
-    def replies_proven(self, fast_reply_s: float, renamed: set[tuple[str, str]]) -> None:
-        """A reply that came sooner than usual was the right one; the host renames recipients so."""
-        if fast_reply_s:
-            self.times.replied_early(fast_reply_s)
-        if renamed and self.renamings.learn(renamed):
-            self.times.renaming_proven()
-
-    def session_failed(
-        self,
-        cause: Cause,
-        address: str,
-        *,
-        before_recipients: bool,
-        late: bool,
-        at_recipient: bool,
-    ) -> None:
-        """`late`: others were answered in time, so fewer connections would not help.
-
-        A reply to a recipient is counted for its domain instead: see RefusalMemory.
-        """
-        if not (late and cause.outcome is Outcome.TIMED_OUT):
-            self.connections.failed()
-        if before_recipients or (cause.about_us and not at_recipient):
-            self.rest.record_failure(cause, [address])

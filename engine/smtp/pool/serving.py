@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from ...verdict import Outcome
 from ..connection import SmtpConnection
 from ..host_policy import start_tls
 from ..replies.rules import Step
@@ -272,20 +273,21 @@ class ServedSession:
                     pool.times.note_unanswered_test(pool.now())
                 settle_awaiting(pool, domain, acceptance, in_time=in_time)
             case made.BecameLate(conversation, accepted_before):
-                pool.became_late(conversation, accepted_before)
+                pool.times.became_late(conversation, pool.now(), accepted_before)
+                pool.staff()  # another connection may be needed
+                pool.turn.mark_freed(pool)
             case made.CaughtUp(conversation, accepted):
                 pool.times.caught_up(conversation, pool.now(), accepted=accepted)
                 pool.turn.mark_freed(pool)
             case made.GaveWay():
                 pool.times.gave_way(pool.now(), pool.openings.opening_s)
             case made.SessionFailed(cause, before_recipients, late, at_recipient):
-                pool.session_failed(
-                    cause,
-                    self.address,
-                    before_recipients=before_recipients,
-                    late=late,
-                    at_recipient=at_recipient,
-                )
+                # If others were answered in time, fewer connections would not help.
+                if not (late and cause.outcome is Outcome.TIMED_OUT):
+                    pool.connections.failed()
+                # A reply to a recipient is counted for its domain instead: see RefusalMemory.
+                if before_recipients or (cause.about_us and not at_recipient):
+                    pool.rest.record_failure(cause, [self.address])
             case made.Barren(cause, domain):
                 pool.refusals.session_barren(cause, domain, self.address)
             case made.IdledTooLong():
@@ -293,7 +295,10 @@ class ServedSession:
             case made.Distrusted(renamed=is_renaming):
                 pool.times.distrust(renamed=is_renaming)
             case made.Proven(fast_reply_s, renamed):
-                pool.replies_proven(fast_reply_s, renamed)
+                if fast_reply_s:
+                    pool.times.replied_early(fast_reply_s)
+                if renamed and pool.renamings.learn(renamed):
+                    pool.times.renaming_proven()
             case made.HostChanged(cause, hour):
                 if hour is not None:
                     pool.budget.limit_hour(hour)
