@@ -78,7 +78,7 @@ class Pools:
             pool = self._open_pool(key, name, known)
         if known is not pool:
             self._name(pool, name, known)
-        pool.identity.named(name, pool.terms, pool.connections)
+            pool.identity.named(name, pool.terms, pool.connections)
         if len(self._by_addresses) > POOLS_MAX:
             self._drop_one()
         return pool
