@@ -66,12 +66,14 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
         ),
         "key": CommandEntry("mailprobe.api.cli.key", "key", "Create, list and revoke API keys."),
         "job": CommandEntry(
-            "mailprobe.api.cli.job", "job", "List asynchronous jobs, and resend a callback."
+            "mailprobe.api.cli.job",
+            "job",
+            "List asynchronous jobs, show their callbacks, and resend one.",
         ),
         "list": CommandEntry(
             "mailprobe.api.cli.all_lists",
             "list_",
-            "Pause, resume and cancel the lists of all accounts.",
+            "List, count, pause, resume and cancel the lists of all accounts.",
         ),
         "bounces": CommandEntry(
             "mailprobe.api.cli.bounces", "bounces", "Feed back which addresses bounced."

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from ..errors import CommandError, Misuse, print_error
+from . import COMMANDS
 from .runner import run
 
 if TYPE_CHECKING:
@@ -33,9 +34,7 @@ class KeyBounds:
     rate_per_min: int
 
 
-@click.group()
-def account() -> None:
-    """Create, show, change and delete accounts."""
+account = click.Group("account", help=COMMANDS["account"].summary)
 
 
 @account.command()

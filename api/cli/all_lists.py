@@ -2,44 +2,44 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
+from mailprobe.storage.list_records import ENDED, ListState
+
 from ..errors import CommandError, Misuse
+from ..operations.parameter_texts import LIST_SEARCH
+from . import COMMANDS
 from .account import find, print_json, with_store
 from .shell.options import F
 
 if TYPE_CHECKING:
     from collections import Counter
 
-    from mailprobe.storage.list_records import ListState, ListWaits, StoredList
+    from mailprobe.storage.list_records import ListWaits, StoredList
     from mailprobe.storage.store import Store
 
     from ..results.marks import ResultKind
 
-STATES = ("loading", "running", "paused", "done", "failed", "cancelled")
-UNENDED = ("loading", "running", "paused")
 WAITS_AT_ONCE = 1_000  # lists in one call of the store
 CAUSE = "paused_by_operator"  # what pages and the API show
 # A command's state, and those that it changes.
-CHANGES: "dict[str, tuple[ListState, tuple[ListState, ...]]]" = {
+CHANGES: dict[str, tuple[ListState, tuple[ListState, ...]]] = {
     "pause": ("paused", ("running",)),
     "resume": ("running", ("paused",)),
     "cancel": ("cancelled", ("running", "paused")),
 }
 
 
-@click.group("list")
-def list_() -> None:
-    """List, count, pause, resume and cancel the lists of all accounts."""
+list_ = click.Group("list", help=COMMANDS["list"].summary)
 
 
 @list_.command()
 @click.option("--account", "account_id", metavar="ID", help="Only lists of this account.")
 @click.option(
     "--state",
-    type=click.Choice(STATES),
+    type=click.Choice(get_args(ListState)),
     help="Only lists in this state. Default: those that have not ended.",
 )
 @click.option(
@@ -47,16 +47,19 @@ def list_() -> None:
     "text",
     metavar="TEXT",
     default="",
-    help="Only lists with this in their name, or whose id begins with it.",
+    help=LIST_SEARCH,
 )
 @click.option("--all", "is_all", is_flag=True, help="Ended lists too.")
 def ls(account_id: str | None, state: str | None, text: str, is_all: bool) -> None:
     """List lists, newest first, one JSON object per line."""
-    wanted = STATES if is_all else UNENDED
     found = with_store(lambda store: _with_waits(store, account_id))
     for each, waits in found:
-        if each.matches(text) and (each.state == state or (not state and each.state in wanted)):
+        if each.matches(text) and _is_wanted(each.state, state, is_all=is_all):
             print_json(_shown(each, waits))
+
+
+def _is_wanted(state: ListState, only: str | None, *, is_all: bool) -> bool:
+    return state == only if only else is_all or state not in ENDED
 
 
 @list_.command()

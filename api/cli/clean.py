@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from ..errors import CommandError, Misuse, print_error
 from ..gc_tuning import collector_paused
+from ..listfile.formulas import Formulas
+from ..operations.parameter_texts import COLUMN, FORMULAS, ONLY_LIGHTS, SHEET, STRICT_CLOCKS
 from ..starting.open_files import raise_open_files
 from .runner import ending_at_once, sigterm_as_sigint
 from .shell.durations import seconds_of
@@ -21,7 +23,6 @@ from .shell.options import bounces_option, no_smtp_option, service_options
 if TYPE_CHECKING:
     from mailprobe.engine.settings import EngineSettings
 
-    from ..listfile.formulas import Formulas
     from .cleaning.passes import Recheck
     from .output.summary import Summary
     from .remote.source import Way
@@ -50,12 +51,12 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
     "--column",
     metavar="NAME",
     multiple=True,
-    help="Column of the addresses: its name, number, or path to a field. Give it for each column.",
+    help=f"{COLUMN} Or the path to a field. Give it for each column.",
 )
 @click.option(
     "--sheet",
     metavar="NAME",
-    help="Sheet of a workbook: its title or number. Default: the first visible.",
+    help=f"{SHEET} Default: the first visible.",
 )
 @click.option("--encoding", metavar="NAME", help="Encoding of the list, such as cp1252.")
 @click.option(
@@ -103,11 +104,11 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
 @click.option(
     "--strict-clocks",
     is_flag=True,
-    help="Give slow hosts no more time when asking again: 3 s, not 60 s.",
+    help=STRICT_CLOCKS,
 )
 @no_smtp_option
 @bounces_option
-@click.option("--only", metavar="LIGHTS", help="Write these rows only: green,yellow,red.")
+@click.option("--only", metavar="LIGHTS", help=ONLY_LIGHTS)
 @click.option(
     "--split",
     is_flag=True,
@@ -126,9 +127,9 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
 )
 @click.option(
     "--formulas",
-    type=click.Choice(["guard", "keep"]),
+    type=click.Choice(get_args(Formulas)),
     default="guard",
-    help="Cells of CSV that begin like a formula: put an apostrophe before them, or keep them.",
+    help=FORMULAS,
 )
 @click.option("--report", metavar="FILE", type=FILE_NAME, help="Write a report as one HTML file.")
 @click.option("--force", is_flag=True, help="Replace an output or a report that exists.")
@@ -153,7 +154,7 @@ def clean(
     each: bool,
     short: bool,
     columns: str | None,
-    formulas: "Formulas",
+    formulas: Formulas,
     report: str | None,
     force: bool,
     **reading: Any,

@@ -1,30 +1,29 @@
 """`mailprobe job`: asynchronous verifications and their callbacks. Prints JSON, one object per line."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
 
 from mailprobe.storage.contract import ID_PREFIX_MIN
+from mailprobe.storage.records import JobState
 
 from ..errors import CommandError
+from . import COMMANDS
 from .account import find, print_json, with_store
 
 if TYPE_CHECKING:
-    from mailprobe.storage.records import Attempt, Job, JobState
+    from mailprobe.storage.records import Attempt, Job
     from mailprobe.storage.store import Store
 
-STATES = ("pending", "delivering", "done", "failed")
 LISTED = 100
 
 
-@click.group()
-def job() -> None:
-    """List asynchronous jobs, show their callbacks, and resend a callback."""
+job = click.Group("job", help=COMMANDS["job"].summary)
 
 
 @job.command("list")
 @click.option("--account", "account_id", metavar="ID", help="Only jobs of this account.")
-@click.option("--state", type=click.Choice(STATES), help="Only jobs in this state.")
+@click.option("--state", type=click.Choice(get_args(JobState)), help="Only jobs in this state.")
 @click.option(
     "--id",
     "prefix",
@@ -34,7 +33,7 @@ def job() -> None:
 @click.option(
     "--limit", type=click.IntRange(1, 1000), default=LISTED, show_default=True, help="How many."
 )
-def list_(account_id: str | None, state: "JobState | None", prefix: str | None, limit: int) -> None:
+def list_(account_id: str | None, state: JobState | None, prefix: str | None, limit: int) -> None:
     """List jobs, newest first, one JSON object per line."""
 
     async def some(store: "Store") -> "list[Job]":

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import CommandError, Misuse
+from ..operations.parameter_texts import KEY_LABEL
+from . import COMMANDS
 from .account import (
     KeyBounds,
     find,
@@ -26,14 +28,12 @@ if TYPE_CHECKING:
     from ..keys import Prefix
 
 
-@click.group()
-def key() -> None:
-    """Create, list and revoke API keys."""
+key = click.Group("key", help=COMMANDS["key"].summary)
 
 
 @key.command()
 @click.argument("account_id")
-@click.option("--label", metavar="L", help="Name of the key.")
+@click.option("--label", metavar="L", help=KEY_LABEL)
 @click.option(
     "--provisioning", is_flag=True, help="Create a key that manages the account (sk_mgmt_)."
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import CommandError, Misuse
+from . import COMMANDS
 from .account import read_settings
 from .runner import run, sigterm_as_sigint
 
@@ -44,9 +45,7 @@ class ListChange:
         return f"{self.file} {len(self.now):,} rows (+{added:,} -{removed:,})"
 
 
-@click.group()
-def lists() -> None:
-    """Update the lists of disposable and free domains."""
+lists = click.Group("lists", help=COMMANDS["lists"].summary)
 
 
 @lists.command()

@@ -31,6 +31,7 @@ from .operation import (
     ToolText,
     reply,
 )
+from .parameter_texts import KEY_LABEL
 
 VERIFYING: tuple[KeyKind, ...] = ("standard", "test")  # the kinds of keys that verify
 KEYS_A_MINUTE = 20  # per account: each key is a row that its retention keeps
@@ -43,7 +44,7 @@ class CreateKeyRequest(Struct, frozen=True):
 
     label: Annotated[
         Annotated[str, Meta(pattern=LABEL, min_length=1, max_length=LABEL_CHARACTERS_MAX)] | None,
-        says("The name of the key, for people."),
+        says(KEY_LABEL),
     ] = None
     test: Annotated[bool, says("true: a test key, which sends no packet and costs nothing.")] = (
         False
@@ -60,7 +61,7 @@ class ManagementKey(Struct, frozen=True):
     id: Annotated[UUID, says("Its id.")]
     prefix: Annotated[str, says("The first characters of the key.")]
     created_at: Annotated[Instant, says("When it was created.")]
-    label: Annotated[str | None, says("The name of the key, for people.")] = None
+    label: Annotated[str | None, says(KEY_LABEL)] = None
     kind: Annotated[
         Literal["live", "test"], says("A test key sends nothing and costs nothing.")
     ] = "live"
@@ -83,7 +84,7 @@ class ManagementCreateKeyResponse(Struct, frozen=True):
     key: Annotated[str, says("The key itself. It is shown this once.")]
     created_at: Annotated[Instant, says("When it was created.")]
     warning: Annotated[str, says("A reminder to keep the key.")]
-    label: Annotated[str | None, says("The name of the key, for people.")] = None
+    label: Annotated[str | None, says(KEY_LABEL)] = None
 
 
 class ManagementProvisioningKeyResponse(Struct, frozen=True):
@@ -190,7 +191,6 @@ CREATE_TOOL = ToolForm(
         "again: give it to the person and store it nowhere else.",
     ),
     CreateKeyRequest,
-    {"label": {"description": "The name of the key."}},
 )
 LIST_TOOL = ToolForm(
     ToolText(

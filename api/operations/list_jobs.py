@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, get_args
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -61,6 +61,7 @@ from .operation import (
     path_of,
     reply,
 )
+from .parameter_texts import FORMULAS, LIST_SEARCH, ONLY_LIGHTS
 
 LISTS = "/v1/lists"
 LISTED_MAX = 100
@@ -76,20 +77,18 @@ FORMATS: Mapping[str, tuple[str, Callable[[ListResults], AsyncGenerator[bytes, N
 # Accounts take turns: the marks of a million addresses are two megabytes.
 _counting = FairTurns(1, waiting_max=COUNTED_MAX, wait_s=WAITING_S_MAX)
 
-LIST_PARAMETERS = (
-    parameter("search", "Only lists with this text in their name, or whose id begins with it."),
-)
+LIST_PARAMETERS = (parameter("search", LIST_SEARCH),)
 RESULT_PARAMETERS = (
     parameter("format", "The format of the rows.", enum=list(FORMATS), default="ndjson"),
     parameter(
         "only",
-        "Only the rows of these lights, such as green,yellow.",
+        ONLY_LIGHTS,
         pattern="^(green|yellow|red)(,(green|yellow|red))*$",
     ),
     parameter(
         "formulas",
-        "Cells of CSV that begin like a formula: guard puts an apostrophe before them.",
-        enum=["guard", "keep"],
+        FORMULAS,
+        enum=[*get_args(Formulas)],
         default="guard",
     ),
 )
@@ -303,7 +302,7 @@ async def _found(service: Service, call: Call) -> StoredList:
 
 def formulas_of(text: str | None) -> Formulas | None:
     """Return how formulas are written; None if the word is unknown."""
-    known: dict[str, Formulas] = {"guard": "guard", "keep": "keep"}
+    known: dict[str, Formulas] = {each: each for each in get_args(Formulas)}
     return "guard" if text is None else known.get(text)
 
 
@@ -382,7 +381,7 @@ class ListId(ItemId, frozen=True):
 class ResultsArguments(ListId, frozen=True):
     """A page of a list's rows."""
 
-    only: Annotated[str | None, says("Only the rows of these lights, such as green,yellow.")] = None
+    only: Annotated[str | None, says(ONLY_LIGHTS)] = None
     offset: Annotated[int, Meta(ge=0), says("How many rows to pass over.")] = 0
     limit: Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX), says("How many rows at most.")] = 50
 

@@ -58,6 +58,7 @@ from .operation import (
     parameter,
     reply,
 )
+from .parameter_texts import COLUMN, NO_SMTP, PATIENCE_S, RECHECK, SHEET, STRICT_CLOCKS, when
 from .verify import SECRET_CHARACTERS_MAX, SECRET_CHARACTERS_MIN
 
 _encoder = msgspec.json.Encoder()
@@ -72,27 +73,26 @@ LIST_EMAILS_MAX = 5_000  # a model has no more at hand; a longer list is a file
 CREATE_PARAMETERS = (
     parameter(
         "column",
-        "The column of the addresses: its name, or its number from 1. Given several times, each "
-        "column has its own results, named after it.",
+        f"{COLUMN} Given several times, each column has its own results, named after it.",
     ),
-    parameter("sheet", "The sheet of a workbook: its title, or its number from 1."),
+    parameter("sheet", SHEET),
     parameter("name", "A name for people, such as the file's.", maxLength=NAME_CHARACTERS_MAX),
     parameter("start", "0: the list waits until it is resumed.", enum=["0", "1"], default="1"),
-    parameter("recheck", "1: ask again later what time may cure.", enum=["0", "1"], default="0"),
+    parameter("recheck", when("1", RECHECK), enum=["0", "1"], default="0"),
     parameter(
         "strict_clocks",
-        "1: give slow hosts no more time then than in the first pass.",
+        when("1", STRICT_CLOCKS),
         enum=["0", "1"],
         default="0",
     ),
     parameter(
         "patience_s",
-        "How many seconds each address may wait for what its mail host takes; 0: not at all.",
+        PATIENCE_S,
         type="integer",
         minimum=0,
         maximum=int(PATIENCE_S_MAX),
     ),
-    parameter("smtp", "0: ask no mail host.", enum=["0", "1"], default="1"),
+    parameter("smtp", when("0", NO_SMTP), enum=["0", "1"], default="1"),
     parameter("webhook", "A public https URL, called when the list is done."),
     parameter("Webhook-Secret", "Signs the callback.", "header"),
     # Generated clients take them by position: a new one comes last.
@@ -274,18 +274,13 @@ class ListArguments(Struct, frozen=True):
     ]
     name: Annotated[str | None, says("A name for people.")] = None
     start: Annotated[bool, says("false: the list waits until it is resumed.")] = True
-    recheck: Annotated[bool, says("true: ask again later what time may cure.")] = False
-    strict_clocks: Annotated[
-        bool, says("true: give slow hosts no more time then than in the first pass.")
-    ] = False
+    recheck: Annotated[bool, says(when("true", RECHECK))] = False
+    strict_clocks: Annotated[bool, says(when("true", STRICT_CLOCKS))] = False
     patience_s: Annotated[
         Annotated[int, Meta(ge=0, le=int(PATIENCE_S_MAX))] | None,
-        says(
-            "How many seconds each address may wait for what its mail host takes; 0: not at all. "
-            "Default: as the service is set, such as four hours."
-        ),
+        says(f"{PATIENCE_S} Default: as the service is set, such as four hours."),
     ] = None
-    smtp: Annotated[bool, says("false: no mail host is asked.")] = True
+    smtp: Annotated[bool, says(when("false", NO_SMTP))] = True
     webhook: Annotated[
         str | None,
         Meta(extra_json_schema={"format": "uri"}),

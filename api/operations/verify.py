@@ -54,6 +54,7 @@ from .operation import (
     parameter,
     reply,
 )
+from .parameter_texts import NO_SMTP, when
 
 EMAILS_MAX = 50
 SECRET_CHARACTERS_MIN = 8
@@ -64,6 +65,8 @@ VERIFYING: Refusals = (
 )  # fmt: skip
 
 _encoder = msgspec.json.Encoder()
+
+NO_SMTP_AT_ONCE = f"{when('false', NO_SMTP)} What layers 1 to 3 leave open is unknown, at once."
 
 # check_webhook says what is wrong with a URL, so the type has no constraints.
 WebhookUrl = Annotated[str, Meta(extra_json_schema={"pattern": "^https://", "maxLength": 2048})]
@@ -107,7 +110,7 @@ class VerifyRequest(AddressBody, frozen=True):
     ] = False
     smtp: Annotated[
         bool,
-        says("false: no mail host is asked. What layers 1 to 3 leave open is unknown, at once."),
+        says(NO_SMTP_AT_ONCE),
     ] = True
 
     def texts(self) -> Sequence[str]:
@@ -124,7 +127,7 @@ class BatchRequest(AddressBody, frozen=True):
     ]
     smtp: Annotated[
         bool,
-        says("false: no mail host is asked. What layers 1 to 3 leave open is unknown, at once."),
+        says(NO_SMTP_AT_ONCE),
     ] = True
 
     def texts(self) -> Sequence[str]:

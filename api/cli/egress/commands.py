@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...errors import Misuse, print_error
+from .. import COMMANDS
 from ..account import print_json, read_settings, with_store
 
 if TYPE_CHECKING:
@@ -26,9 +27,7 @@ HOSTS_SHOWN = 20  # of each kind; --json has all
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one per line.")
 
 
-@click.group()
-def egress() -> None:
-    """Show, pause and resume the ways by which probes leave."""
+egress = click.Group("egress", help=COMMANDS["egress"].summary)
 
 
 @egress.command("list")

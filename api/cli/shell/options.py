@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from ...operations.parameter_texts import NO_SMTP, WITHOUT_PORT
+
 if TYPE_CHECKING:
     from ...setting_values import Bind, ValueType
 
@@ -33,9 +35,7 @@ bounces_option = click.option(
     type=click.Path(path_type=Path),
     help="Ask about no address that bounced, as FILE says: it is undeliverable.",
 )
-no_smtp_option = click.option(
-    "--no-smtp", is_flag=True, help="Ask no mail host; works without port 25."
-)
+no_smtp_option = click.option("--no-smtp", is_flag=True, help=f"{NO_SMTP} {WITHOUT_PORT}")
 
 
 def read_bind_option(ctx: click.Context, param: click.Parameter, text: str | None) -> "Bind | None":

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
+import click
 import msgspec
 import trio
 from msgspec import Meta, Struct
@@ -23,10 +24,20 @@ from ...listfile import ReadOptions, known_encoding
 from ...listfile.selection import Selection
 from ...mcp.tools import define, input_schema
 from ...operations.operation import ToolText
+from ...operations.parameter_texts import (
+    COLUMN,
+    NO_SMTP,
+    ONLY_LIGHTS,
+    PATIENCE_S,
+    SHEET,
+    WITHOUT_PORT,
+    when,
+)
 from ...results.counts import ResultCounts
 from ...results.lights import lights_of
 from ...settings import PATIENCE_S_MAX
 from ...terminal import plain
+from ..clean import clean
 from ..cleaning.outputs import Order, output_path
 from ..cleaning.passes import Recheck, ShowProgress
 from ..cleaning.run import Say, clean_list
@@ -50,28 +61,23 @@ TEXT = ToolText(
     "file to hours for a million rows.",
     reaches_out=True,
 )
+_OF_CLEAN = {each.name: each.help for each in clean.params if isinstance(each, click.Option)}
+# What the command says of its options; flags are true or absent.
 ARGUMENTS: dict[str, dict[str, object]] = {
-    "path": {"description": "The file; best with its whole path."},
-    "column": {"description": "The column of the addresses: its name, or its number from 1."},
-    "sheet": {"description": "The sheet of a workbook: its title, or its number from 1."},
-    "encoding": {"description": "The file's encoding, such as cp1252, if it is not found."},
-    "errors": {"description": "replace: replace octets that are no text."},
-    "skip_lines": {"description": "Lines of title or notes above the header."},
-    "quotes": {"description": "Whether quotes enclose cells, if it is not found."},
-    "backslash": {"description": "Whether a backslash escapes, if it is not found."},
-    "only": {"description": "Write only the rows of these lights, such as green,yellow."},
-    "dedupe": {"description": "true: write only the first row of each mailbox."},
-    "suggest": {"description": "true: add a column with the corrected address of a mistyped one."},
-    "recheck": {
-        "description": "How often to ask again, each time 5 minutes later, what time may cure."
-    },
-    "patience_s": {
-        "description": "How many seconds each address may wait for what its mail host takes; 0: "
-        "not at all. Default: as MAILPROBE_PATIENCE says, else 900."
-    },
-    "smtp": {"description": "false: ask no mail host, which works without port 25."},
-    "overwrite": {"description": "true: replace a result that is there already."},
-    "resume": {"description": "true: go on where an earlier call was interrupted."},
+    name: {"description": text}
+    for name, text in {
+        "path": "The file; best with its whole path.",
+        "column": COLUMN,
+        "sheet": SHEET,
+        **{name: _OF_CLEAN[name] for name in ("encoding", "errors", "skip_lines", "quotes")},
+        "backslash": _OF_CLEAN["backslash"],
+        "only": ONLY_LIGHTS,
+        **{name: when("true", _OF_CLEAN[name] or "") for name in ("dedupe", "suggest", "resume")},
+        "recheck": "How often to ask again, each time 5 minutes later, what time may cure.",
+        "patience_s": f"{PATIENCE_S} Default: as MAILPROBE_PATIENCE says, else 900.",
+        "smtp": f"{when('false', NO_SMTP)} {WITHOUT_PORT}",
+        "overwrite": "true: replace a result that is there already.",
+    }.items()
 }
 OUTPUT = {
     "type": "object",

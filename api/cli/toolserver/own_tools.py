@@ -15,6 +15,7 @@ from mailprobe.engine.evidence import EvidenceBudget
 from ...error_table import Links
 from ...mcp.tools import NEEDS_HEADER, READING, define, wide_tools
 from ...operations.operation import ToolText
+from ...operations.parameter_texts import NO_SMTP, WITHOUT_PORT, when
 from ...operations.verify import (
     EMAILS_MAX,
     BatchArguments,
@@ -107,7 +108,7 @@ def _definition(name: str, takes: type[Struct], service: Mapping[str, Any]) -> d
     schema, output = service["inputSchema"], service["outputSchema"]
     properties = {each: schema["properties"][each] for each in takes.__struct_fields__}
     properties["smtp"] = {
-        "type": "boolean", "description": "false: ask no mail host, which works without port 25.",
+        "type": "boolean", "description": f"{when('false', NO_SMTP)} {WITHOUT_PORT}",
     }  # fmt: skip
     return define(
         name, TEXTS[name],
