@@ -208,6 +208,7 @@ sbom: tools
 # Prints every module with the first sentence of its docstring.
 map:
 	@$(PYTHON) tests/architecture_map.py
+	@test ! -x $(BIN)/python || $(BIN)/python -m tests.api.rest.request_ways
 
 # Rewrites the manual page from the commands.
 man: setup

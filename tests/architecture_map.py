@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script
 
 from tests.import_graph import circles_of_files
 from tests.state_owners import foreign_writes, texts
+from tests.test_private_names import places
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("engine", "api", "storage", "bench")
@@ -122,8 +123,8 @@ def _attributes(node: ast.ClassDef) -> set[str]:
 
 
 def figures() -> dict[str, int]:
-    """The shape of the probing core, the size of storage, the places of a store method there, and
-    heads that ask a question.
+    """The shape of the probing core, the size of storage, the places of a store method there,
+    heads that ask a question, and private names that tests use.
     """
     modules = {path: _parsed(path) for path in product_modules() if path.parts[0] == "storage"}
     nodes = [node for module in modules.values() for node in ast.walk(module)]
@@ -143,6 +144,7 @@ def figures() -> dict[str, int]:
         "heads of modules that begin with a question word": sum(
             first_sentence(path).startswith(QUESTION_WORDS) for path in product_modules()
         ),
+        "private names in tests": len(places()),
     }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import architecture_map
+from tests.api.rest import request_ways
 from tests.architecture_map import ROOT, first_sentence, product_modules
 
 MODULES_MAX = 20  # in a folder, besides its __init__.py: as many as fit a screen's listing
@@ -39,6 +40,14 @@ FIGURES_MAX = {
     "store commands": 17,
     "places of a plain store method": 1,
     "heads of modules that begin with a question word": 5,
+    "private names in tests": 20,
+}
+# The same of two requests: what is read to follow one through the product.
+REQUESTS_MAX = {
+    "files of a streamed address": 84,
+    "functions of a streamed address": 420,
+    "files of a page of keys": 37,
+    "calls of a page of keys": 310,
 }
 
 
@@ -87,6 +96,11 @@ def test_a_file_of_tests_is_not_too_long() -> None:
 def test_the_map_shows_no_figure_above_its_bound() -> None:
     found = architecture_map.figures()
     assert {name: found[name] for name, most in FIGURES_MAX.items() if found[name] > most} == {}
+
+
+def test_two_requests_take_no_longer_ways_than_before() -> None:
+    found = request_ways.figures(request_ways.request_ways())
+    assert {name: found[name] for name, most in REQUESTS_MAX.items() if found[name] > most} == {}
 
 
 @pytest.mark.parametrize("package", ANY_LINES)
