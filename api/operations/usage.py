@@ -6,9 +6,9 @@ from typing import Annotated
 from msgspec import Struct
 
 from mailprobe.storage.records import Caller, Ledger, SoldTier
+from mailprobe.storage.usage import month_bounds
 
 from ..quota.plans import sold_tier
-from ..quota.policy import next_month
 from ..quota.pricing import eur_up, overage_calls, overage_micros
 from ..schema import Instant, says
 from ..service import Service
@@ -73,8 +73,7 @@ async def get_usage_summary(service: Service, call: Call) -> OperationReply:
     plan = service.plan(call.caller)
     ledger = await service.store.ledger(call.caller)
     used = used_this_month(service, call.caller, ledger)
-    end = next_month(ledger.asked_at)
-    start = ledger.asked_at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    start, end = month_bounds(ledger.asked_at)
     return reply(
         200,
         ManagementUsageSummaryResponse(

@@ -5,12 +5,12 @@ from datetime import timedelta
 from math import ceil
 
 from mailprobe.storage.records import Ledger
+from mailprobe.storage.usage import month_bounds
 
 from .plans import UNLIMITED, PricingPlan
 from .policy import (
     WINDOW,
     limit_of_account,
-    next_month,
     units_in,
     used_last_minute,
 )
@@ -54,7 +54,7 @@ def limits_left(plan: PricingPlan, ledger: Ledger, granted: int = 0) -> LimitsLe
     more_s = ceil((oldest + WINDOW - now).total_seconds())
     if plan.monthly_quota is None:
         return LimitsLeft(limit, left, more_s)
-    month_ends = next_month(now)
+    _, month_ends = month_bounds(now)
     return LimitsLeft(
         limit,
         left,

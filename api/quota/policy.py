@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from mailprobe.storage.records import Ledger, Window
+from mailprobe.storage.usage import month_bounds
 
 from ..refusals import HardCapReached, NeverFits, QuotaExhausted, RateLimited
 from .plans import MICROS_PER_EUR, PricingPlan
@@ -91,9 +92,8 @@ def _check_quota(plan: PricingPlan, ledger: Ledger, units: int) -> QuotaExhauste
     quota = plan.monthly_quota
     if quota is None or ledger.month_units + units <= quota:
         return None
-    return QuotaExhausted(
-        quota, ledger.month_units, ledger.asked_at, next_month(ledger.asked_at), units
-    )
+    _, month_ends = month_bounds(ledger.asked_at)
+    return QuotaExhausted(quota, ledger.month_units, ledger.asked_at, month_ends, units)
 
 
 def used_last_minute(ledger: Ledger) -> int:
@@ -118,9 +118,3 @@ def passes_at(ledger: Ledger, window: Sequence[tuple[datetime, int]], used_max: 
             used -= units
             passes = at + WINDOW
     return passes
-
-
-def next_month(at: datetime) -> datetime:
-    """The start of the next month in UTC."""
-    first = at.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return (first + timedelta(days=32)).replace(day=1)

@@ -19,6 +19,7 @@ from mailprobe.engine.lists.lists import Lists
 from mailprobe.engine.smtp.probe import ProbeNotes
 from mailprobe.engine.stream.pipeline import Verification, read_route, read_text
 from mailprobe.engine.verdict import NO_SIGNALS, Outcome, Signals
+from mailprobe.storage.usage import month_bounds
 
 from ..refusals import (
     HardCapReached,
@@ -83,7 +84,7 @@ WITHOUT_HOSTS = (Outcome.SYNTAX, Outcome.DISPOSABLE, Outcome.NO_MX, Outcome.SMTP
 # the request as a whole is refused, whichever of its addresses asks for it
 REFUSALS: Mapping[str, Callable[[datetime, int], Refusal]] = {
     "rate_limited": lambda now, units: RateLimited(60, now, now + timedelta(minutes=1), units),
-    "quota": lambda now, units: QuotaExhausted(1000, 1000, now, _next_month(now), units),
+    "quota": lambda now, units: QuotaExhausted(1000, 1000, now, month_bounds(now)[1], units),
     "payment_required": lambda now, units: HardCapReached(10.0, 10.0),
     "unavailable": lambda now, units: UsageUnknown(),
     "overloaded": lambda now, units: Overloaded(),
@@ -159,8 +160,3 @@ def _name_in(text: str) -> str:
     if not at or domain.lower() != DOMAIN:
         return ""
     return local.partition("+")[0].lower()
-
-
-def _next_month(now: datetime) -> datetime:
-    first = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return (first + timedelta(days=32)).replace(day=1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mailprobe.api.error_table import headers_of
 from mailprobe.api.quota.plans import PLANS, PricingPlan
-from mailprobe.api.quota.policy import check_limits, next_month
+from mailprobe.api.quota.policy import check_limits
 from mailprobe.api.refusals import HardCapReached, NeverFits, QuotaExhausted, RateLimited
 from mailprobe.storage.records import Ledger
 
@@ -134,7 +134,9 @@ def test_paid_tiers_have_no_quota(plan: PricingPlan) -> None:
 
 @given(st.datetimes(datetime(2024, 1, 1), datetime(2030, 1, 1)))
 def test_the_quotas_reset_is_the_start_of_the_next_utc_month(at: datetime) -> None:
-    reset = next_month(at.replace(tzinfo=UTC))
+    refusal = check_limits(FREE, ledger(asked_at=at.replace(tzinfo=UTC), month_units=500), 1)
+    assert isinstance(refusal, QuotaExhausted)
+    reset = refusal.reset_at
     assert (reset.day, reset.hour, reset.minute, reset.second, reset.microsecond) == (1, 0, 0, 0, 0)
     assert (reset - timedelta(microseconds=1)).month == at.month
 
