@@ -46,10 +46,8 @@ def unpacked(octets: bytes) -> Answered:
     return Answered(found["status"], headers, body if found["kept"] else None)
 
 
-def encrypted_first(cipher: "Cipher", first: FirstAnswer | None) -> EncryptedFirst | None:
+def encrypted_first(cipher: "Cipher", first: FirstAnswer) -> EncryptedFirst:
     """Encrypt a FirstAnswer for its column."""
-    if first is None:
-        return None
     return EncryptedFirst(first.once, encrypted_answer(cipher, first.once, first.answer))
 
 

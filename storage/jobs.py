@@ -396,7 +396,7 @@ class JobStore(StorePart):
         secret = None
         if order.secret is not None:
             secret = self._cipher.close(order.secret.encode(), job_context(order.id))
-        answer = encrypted_first(self._cipher, first)
+        answer = None if first is None else encrypted_first(self._cipher, first)
         return await self._execute(CreateJob(caller, order, secret, check_limits, answer))
 
     async def claim_jobs(

@@ -582,7 +582,7 @@ class UsageStore(StorePart):
         is due METER_REST_S after the end of its slot. A claimed message is closed: what a
         clock that was set back adds later goes to the account's next open slot.
         """
-        answer = encrypted_first(self._cipher, first)
+        answer = None if first is None else encrypted_first(self._cipher, first)
         await self._execute(Settle(reservation, rows, part, ends, emit_meter_event, answer, chunk))
 
     async def spend(
@@ -601,7 +601,7 @@ class UsageStore(StorePart):
         only if the units are granted. Raises ValueError for rows of less than one unit.
         """
         _check_units(units_of(rows))
-        answer = encrypted_first(self._cipher, first)
+        answer = None if first is None else encrypted_first(self._cipher, first)
         return await self._execute(Spend(caller, rows, check_limits, emit_meter_event, answer))
 
     async def log_refusal(self, caller: Caller, row: UsageRow) -> None:

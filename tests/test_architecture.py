@@ -44,8 +44,8 @@ FIGURES_MAX = {
 }
 # The same of two requests: what is read to follow one through the product.
 REQUESTS_MAX = {
-    "files of a streamed address": 84,
-    "functions of a streamed address": 420,
+    "files of a streamed address": 82,
+    "functions of a streamed address": 400,
     "files of a page of keys": 37,
     "calls of a page of keys": 310,
 }

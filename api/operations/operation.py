@@ -160,7 +160,7 @@ class Call:
 class StreamedLines:
     """A streamed body; the sender enters and leaves its block."""
 
-    open: Callable[[], AbstractAsyncContextManager[ChargedAnswers]]
+    answers: AbstractAsyncContextManager[ChargedAnswers]
     encode: Callable[[Sequence[Answer]], bytes]
 
 
@@ -317,7 +317,8 @@ class Operation:
     takes_basic: bool = False  # the key may be a password: for clients that can set only a URL
     uploads: bool = False  # the handler receives the body in parts, to put it on disk
     octets_max: int = BODY_OCTETS_MAX
-    is_on: Callable[["Service"], bool] = lambda service: True  # False: its path is not found
+    # False: its path is not found. None: it is always on.
+    is_on: Callable[["Service"], bool] | None = None
     # Of the query and the headers, in OpenAPI's form.
     parameters: tuple[Mapping[str, object], ...] = ()
 

@@ -206,7 +206,7 @@ async def verify_stream(service: Service, call: Call) -> OperationReply:
     spending = Verifications("stream", body.emails, explain, in_parts=True, asks_hosts=body.smtp)
     charged = call.charge = charge(service.quota, call.caller, spending, call.admission)
     await charged.reserve()  # refused before the head of the answer is sent
-    lines = StreamedLines(open=lambda: charged, encode=encoder_of_lines(advises=advises))
+    lines = StreamedLines(charged, encoder_of_lines(advises=advises))
     # keeps a proxy from buffering lines
     return OperationReply(200, lines, {"X-Accel-Buffering": "no"}, NDJSON)
 

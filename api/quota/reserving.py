@@ -4,6 +4,7 @@ Limits are checked in the transaction that reserves.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Literal, NoReturn, TypeVar
 
 from mailprobe.storage.records import Caller, FirstAnswer, Ledger, Reservation, UsageRow
@@ -42,7 +43,7 @@ class Charge:
         *,
         capacity: CapacityTicket | None = None,
         billable: bool = True,
-        also: CheckLimits = lambda ledger: None,
+        also: CheckLimits | None = None,
     ) -> T | Refusal:
         """Check the limits in the transaction in which `reserve` reserves; return its result.
 
@@ -57,7 +58,8 @@ class Charge:
             refusal: Refusal | None = check_limits(
                 plan, ledger, units, hard_cap_micros=cap, calls_max=calls_max, billable=billable
             )
-            refusal = refusal or also(ledger)
+            if refusal is None and also is not None:
+                refusal = also(ledger)
             if refusal is None and capacity is not None and not capacity.is_free:
                 refusal = Overloaded()
             self.limits = limits_left(plan, ledger, 0 if refusal else units)
@@ -76,17 +78,14 @@ class Charge:
         lease_s: float,
         capacity: CapacityTicket | None = None,
         billable: bool = True,
-        also: CheckLimits = lambda ledger: None,
+        also: CheckLimits | None = None,
     ) -> Reservation | Refusal:
         """Reserve the units, or return the refusal."""
-
-        def reserve(check: CheckLimits) -> Awaitable[Reservation | Refusal]:
-            return self._quota.store.reserve(self._caller, units, check, lease_s=lease_s)
-
+        reserve = partial(self._quota.store.reserve, self._caller, units, lease_s=lease_s)
         return await self._check(units, reserve, capacity=capacity, billable=billable, also=also)
 
     async def _count_minute(
-        self, units: int, *, also: CheckLimits = lambda ledger: None
+        self, units: int, *, also: CheckLimits | None = None
     ) -> Reservation | Refusal:
         """Count units of the key's minute alone: the reservation ends as it is made."""
 

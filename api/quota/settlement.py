@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 import trio
 
@@ -18,6 +19,7 @@ from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import FirstAnswer, Reservation, UsageRow
 
 from ..results.lights import LIGHT_COLOURS
+from .background_writes import Write
 from .pricing import is_billable
 from .service import QuotaService
 
@@ -103,9 +105,8 @@ class Settlement:
         units are free again when the lease ends.
         """
         if not self._in_parts:
-            rows = self._delivered
             await self._quota.background_writes.write_shielded(
-                lambda: self._write(rows, 0, ends=True, first=first)
+                partial(settle, self._quota, self._reservation, self._delivered, first=first)
             )
         elif not self._ended:
             await self._settle_part(ends=True)
@@ -116,8 +117,7 @@ class Settlement:
             return
         if not self._in_parts:
             self._delivered = [replace(row, billable=False) for row in self._delivered]
-        rows, part = self._begin_part(ends=True)
-        self._write_until_durable(rows, part, ends=True)
+        self._quota.background_writes.write_until_durable(self._begin_part(ends=True))
 
     def close(self) -> None:
         """Free the capacity of addresses without an answer."""
@@ -126,40 +126,21 @@ class Settlement:
 
     async def _settle_part(self, *, ends: bool) -> None:
         """Write in the request's own task, at half the cost, as long as the store answers."""
-        rows, part = self._begin_part(ends=ends)
+        write, writes = self._begin_part(ends=ends), self._quota.background_writes
         try:
-            await self._quota.background_writes.write_shielded(
-                lambda: self._write(rows, part, ends=ends)
-            )
+            await writes.write_shielded(write)
         except StoreUnavailable:
-            settled = self._write_until_durable(rows, part, ends=ends)
+            settled = writes.write_until_durable(write)
             with trio.move_on_after(DELIVERY_S) as waiting:
                 await settled.wait()
             if waiting.cancelled_caught:
                 log.error("stream cut off: store unavailable")
                 raise StoreUnavailable("the lines of a stream could not be counted") from None
 
-    def _begin_part(self, *, ends: bool) -> tuple[list[UsageRow], int]:
-        """Return the rows to settle next and the part's number; the caller must write them."""
+    def _begin_part(self, *, ends: bool) -> Write:
+        """Return what settles the answers since the last part; the caller must run it."""
         rows, self._delivered = self._delivered, []
+        part = self._parts
         self._parts += 1
         self._ended = ends
-        return rows, self._parts - 1
-
-    def _write_until_durable(
-        self, rows: Sequence[UsageRow], part: int, *, ends: bool
-    ) -> trio.Event:
-        """Write what cannot be undone; the event is set when it is written, or was given up."""
-        return self._quota.background_writes.write_until_durable(
-            lambda: self._write(rows, part, ends=ends)
-        )
-
-    async def _write(
-        self,
-        rows: Sequence[UsageRow],
-        part: int,
-        *,
-        ends: bool,
-        first: FirstAnswer | None = None,
-    ) -> None:
-        await settle(self._quota, self._reservation, rows, part=part, ends=ends, first=first)
+        return partial(settle, self._quota, self._reservation, rows, part=part, ends=ends)

@@ -150,7 +150,7 @@ def refuse(service: Service, refusal: Refusal) -> OperationReply:
 async def _answer(
     service: Service, operation: Operation, inbound: Inbound, call: Call
 ) -> OperationReply:
-    if not operation.is_on(service):
+    if operation.is_on is not None and not operation.is_on(service):
         raise NoSuchRoute
     if operation.key is not None:
         authorization = inbound.headers.get("authorization")
@@ -198,7 +198,7 @@ async def perform(
             request_context.operation = operation.name
         request_context.caller = call.authenticated
         request_context.addresses += _addresses_in(call.body)
-        if not operation.is_on(service):
+        if operation.is_on is not None and not operation.is_on(service):
             raise NoSuchRoute
         octets = b"" if call.body is None else _encode(call.body)
         return await _admit(
@@ -212,10 +212,10 @@ async def _admit(
     """Run `act`, at most once if the request has an idempotency key. Raises Refusal."""
     if not operation.spends_units:
         call.admission.admitted()  # it reserves no units, so it leaves the admission queue now
-    sent = call.sent.get("idempotency-key") if operation.takes_idempotency_key else None
-    key = check_key(sent, operation.section, repeatable=operation.repeatable)
-    if key is None or call.authenticated is None:
+    key = call.sent.get("idempotency-key")
+    if key is None or call.authenticated is None or not operation.takes_idempotency_key:
         return await act()
+    check_key(key, operation.section, repeatable=operation.repeatable)
     name = operation.name
     if call.authenticated.key.is_test:  # a live request never gets the answer of a test
         key, name = f"{TEST_KEYS}{key}", f"{TEST_KEYS}{name}"

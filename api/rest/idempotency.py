@@ -35,17 +35,14 @@ FINISH_S = 1.0  # how long a reply waits until it is stored
 KEPT = {200, 201, 202}
 
 
-def check_key(key: str | None, section: Section, *, repeatable: bool) -> str | None:
-    """Return the key, or None if none was sent. Raises InvalidRequest."""
-    if key is None:
-        return None
+def check_key(key: str, section: Section, *, repeatable: bool) -> None:
+    """Raise InvalidRequest if the operation takes no key, or none of this length."""
     if not repeatable:
         raise InvalidRequest("A stream cannot be repeated: it takes no Idempotency-Key.", section)
     if not 1 <= len(key) <= KEY_CHARACTERS_MAX:
         raise InvalidRequest(
             f"The Idempotency-Key must have 1 to {KEY_CHARACTERS_MAX} characters.", section
         )
-    return key
 
 
 def make_repeatable(service: Service, call: Call, key: str, operation: str, query: str) -> None:

@@ -19,7 +19,7 @@ class NdjsonBody(ResponseBody):
 
     def __init__(self, lines: StreamedLines) -> None:
         self._lines = lines
-        self._block = lines.open()
+        self._block = lines.answers
         self._answers: ChargedAnswers
 
     async def __aenter__(self) -> "NdjsonBody":

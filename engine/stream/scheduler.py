@@ -116,12 +116,13 @@ class _Scheduler:
 
     async def submit_all(self, texts: Iterable[str]) -> None:
         """Submit the texts as capacity allows. Those of one step begin together."""
-        with self._engine.submission_turns.of(self._account) as turn:
-            if isinstance(texts, Sized) and len(texts) <= SUBMIT_AT_ONCE_MAX:
-                self._engine.submission_turns.note_active(self._account)
-                await self._submit(texts, None)
-                self._end_submission()
-                return
+        turns = self._engine.submission_turns
+        if isinstance(texts, Sized) and len(texts) <= SUBMIT_AT_ONCE_MAX:
+            turns.note_active(self._account)
+            await self._submit(texts, None)
+            self._end_submission()
+            return
+        with turns.of(self._account) as turn:
             await turn.begin()
             await self._submit(texts, turn)
             self._end_submission()
@@ -130,8 +131,10 @@ class _Scheduler:
     def _end_submission(self) -> None:
         self._release_due()
         self._all_submitted = True
-        self._end_if_done()
-        self._check_end_of_list()
+        if not self._open:
+            self.answers.end()
+        if self._held:
+            self._check_end_of_list()
         self._turn.run()
 
     async def _submit(self, texts: Iterable[str], turn: SubmissionTurn | None) -> None:
@@ -190,10 +193,6 @@ class _Scheduler:
         ):
             self._stalled = False
             self._room.set()
-
-    def _end_if_done(self) -> None:
-        if self._all_submitted and not self._open:
-            self.answers.end()
 
     def _admit(self, position: int, text: str, now: float) -> None:
         self._positions += 1
@@ -272,7 +271,7 @@ class _Scheduler:
     def _open_snapshot(self, domain: str) -> _DomainSnapshot | None:
         """A snapshot made from the caches alone; None where a look-up is needed."""
         known = self._engine.routes.cached_route(domain, deferred_start=self._deferred)
-        if known is None or not self._has_exchanges(known):
+        if known is None or (self._deferred and not self._has_exchanges(known)):
             return None
         if len(self._snapshots) >= SNAPSHOTS_MAX:
             self._snapshots.clear()
@@ -291,7 +290,7 @@ class _Scheduler:
 
     def _has_exchanges(self, answer: RouteAnswer) -> bool:
         """Are the addresses cached that layer 4 needs first? Only a list waits for them."""
-        if not self._deferred or not self._leads_to_hosts(answer):
+        if not self._leads_to_hosts(answer):
             return True
         routes = self._engine.routes
         return all(

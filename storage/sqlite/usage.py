@@ -175,8 +175,9 @@ def settle(db: sqlite3.Connection, now: datetime, command: Settle) -> None:
     )
     if not new.rowcount:
         return
-    idempotency.check_runs(shared, command.first.idempotency if command.first else None)
-    idempotency.keep(shared, command.first)
+    if command.first is not None:
+        idempotency.check_runs(shared, command.first.idempotency)
+        idempotency.keep(shared, command.first)
     rows = command.rows
     if command.chunk is not None:
         (stored,) = list_results.record_all(shared, now, [command.chunk])

@@ -59,7 +59,7 @@ async def test_a_long_stream_is_not_cut(autojump_clock, shop: RunningService):
     """The framework's own limit is a minute."""
     quota, caller = shop.service.quota, await shop.caller()
     lines = StreamedLines(
-        lambda: charge(quota, caller, Verifications("stream", ["bad", "a b"], in_parts=True)),
+        charge(quota, caller, Verifications("stream", ["bad", "a b"], in_parts=True)),
         encoder_of_lines(),
     )
     async with NdjsonBody(lines) as body:
@@ -91,9 +91,7 @@ async def test_the_end_is_said_with_the_last_line(autojump_clock, shop: RunningS
 async def test_a_crash_of_the_sender_closes_the_stream(autojump_clock, shop: RunningService):
     quota, caller = shop.service.quota, await shop.caller()
     lines = StreamedLines(
-        lambda: charge(
-            quota, caller, Verifications("stream", ["bad", "known@slow.test"], in_parts=True)
-        ),
+        charge(quota, caller, Verifications("stream", ["bad", "known@slow.test"], in_parts=True)),
         encoder_of_lines(),
     )
 
