@@ -46,8 +46,8 @@ FIGURES_MAX = {
 REQUESTS_MAX = {
     "files of a streamed address": 82,
     "functions of a streamed address": 400,
-    "files of a page of keys": 37,
-    "calls of a page of keys": 310,
+    "files of a page of keys": 33,
+    "calls of a page of keys": 237,
 }
 
 

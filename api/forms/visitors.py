@@ -41,15 +41,17 @@ def visitor_address(peer: str, forwarded_for: str, trusted: Networks) -> str:
     A proxy adds its client's address at the end of X-Forwarded-For, so the header is read from
     there, as far as trusted proxies wrote it. The rest is whatever the client likes.
     """
-    address = str(_parsed(peer) or peer)
+    address = _parsed(peer)
+    if address is None:
+        return peer
     for entry in reversed(forwarded_for.rsplit(",", HOPS_MAX)[-HOPS_MAX:]):
-        if not is_in(address, trusted):
+        if not any(address in network for network in trusted):
             break
-        parsed = _parsed(entry.strip())
-        if parsed is None:
+        before = _parsed(entry.strip())
+        if before is None:
             break
-        address = str(parsed)
-    return address
+        address = before
+    return str(address)
 
 
 def is_in(address: str, networks: Networks) -> bool:

@@ -135,17 +135,17 @@ def message_of(row: ColumnValues) -> OutboxMessage:
 
 
 def _values(names: tuple[str, ...], row: ColumnValues) -> list[Any]:
-    return [_value(name, value) for name, value in zip(names, row, strict=True)]
-
-
-def _value(name: str, value: Any) -> Any:
-    if name == "origins":
-        return tuple((value or "").split())
-    if value is None:
-        return None
-    if name in INSTANTS:
-        return instant(value)
-    return bool(value) if name in FLAGS else value
+    read: list[Any] = []
+    for name, value in zip(names, row, strict=True):
+        if name == "origins":
+            read.append(tuple((value or "").split()))
+        elif value is None:
+            read.append(None)
+        elif name in INSTANTS:
+            read.append(instant(value))
+        else:
+            read.append(bool(value) if name in FLAGS else value)
+    return read
 
 
 def usage_row_of(row: ColumnValues) -> UsageRow:

@@ -111,17 +111,13 @@ def _register_welcome(pages: Blueprint, frame: Frame) -> None:
         )
 
 
-def _key_cookie(frame: Frame) -> KeyCookie:
-    return KeyCookie(frame.service.store, KEYS, frame.is_https)
-
-
 def _register_keys(pages: Blueprint, frame: Frame) -> None:
-    cookie = _key_cookie(frame)
+    cookie = KeyCookie(frame.service.store, KEYS, frame.is_https)
 
     @pages.get(KEYS)
     @frame.signed_in
     async def keys() -> Response:
-        return await _shown_keys(frame)
+        return await _shown_keys(frame, cookie)
 
     @pages.post(KEYS)
     @frame.signed_in
@@ -132,7 +128,7 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
             try:
                 key = await make_form_key(frame.service, caller(), form, frame.actor(caller()))
             except WrongField as wrong:
-                return await _shown_keys(frame, 400, form, errors={wrong.name: str(wrong)})
+                return await _shown_keys(frame, cookie, 400, form, errors={wrong.name: str(wrong)})
             return cookie.put(away(KEYS), caller(), ShownKeys(key))
         fields = {
             "label": form.get("label", "").strip() or None,
@@ -141,7 +137,7 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
         try:
             body = msgspec.convert(fields, CreateKeyRequest)
         except msgspec.ValidationError:
-            return await _shown_keys(frame, 400, form, errors={"label": BAD_LABEL})
+            return await _shown_keys(frame, cookie, 400, form, errors={"label": BAD_LABEL})
         made = await frame.result_of(
             ManagementCreateKeyResponse, "create_api_key", body, sent=at_most_once(form, body)
         )
@@ -171,13 +167,14 @@ def _register_keys(pages: Blueprint, frame: Frame) -> None:
 
 async def _shown_keys(
     frame: Frame,
+    cookie: KeyCookie,
     status: int = 200,
     form: Mapping[str, str] = NOTHING_TYPED,
     *,
     errors: Mapping[str, str] = NOTHING_TYPED,
 ) -> Response:
     """The keys, and the form that makes one, with what was typed in it."""
-    made = _key_cookie(frame).read(caller())
+    made = cookie.read(caller())
     is_of_form = made.key.startswith(PUBLISHABLE)
     listed = await frame.result_of(ManagementKeysListResponse, "list_api_keys")
     known = await frame.service.store.keys(caller().account.id)

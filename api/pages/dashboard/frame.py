@@ -346,6 +346,7 @@ class Frame:
 
         `by` is another key of the account, such as one for tests.
         """
+        actor = self.actor(by or caller())
         call = Call(
             by or caller(),
             query or {},
@@ -354,8 +355,8 @@ class Frame:
             sent or {},
             receive,
             admission_of(request.scope),
-            client=self.visitor(),
-            by=self.actor(by or caller()),
+            client=actor.address or "",
+            by=actor,
         )
         return await perform(self.service, _BY_NAME[name], call, request_id_of(request.scope))
 

@@ -61,10 +61,11 @@ class KeyCookie:
 
     def read(self, caller: Caller) -> ShownKeys:
         """The keys that this sign-in's page has to show; none are the usual case."""
+        cookie = request.cookies.get(COOKIE)
+        if not cookie:
+            return NO_KEYS
         try:
-            words: Mapping[str, str] = self._signed.loads(
-                request.cookies.get(COOKIE, ""), max_age=self.kept_s
-            )
+            words: Mapping[str, str] = self._signed.loads(cookie, max_age=self.kept_s)
         except BadData:
             return NO_KEYS
         if words.get("by") != caller.key.id:
