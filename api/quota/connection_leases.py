@@ -31,6 +31,8 @@ from mailprobe.storage.leases import LOST_S
 from mailprobe.storage.records import LeaseRequest
 from mailprobe.storage.store import Store
 
+from ..observability.store_outages import RepeatedCalls
+
 log = logging.getLogger("mailprobe.leases")
 
 LEASE_S = 12.0  # a dead process blocks the others no longer
@@ -115,7 +117,7 @@ class LeasedBudget:
         self._is_due = trio.Event()
         self._has_addresses = trio.Event()  # there is an address
         self._poll_at = math.inf
-        self._is_store_away = False  # at the last call
+        self._calls = RepeatedCalls("connection leases", log)
         self._session = store.lease_session()
         self._session_changed_at = -math.inf
 
@@ -220,21 +222,15 @@ class LeasedBudget:
             with trio.CancelScope(deadline=self._poll_at):
                 await self._is_due.wait()
             self._is_due = trio.Event()
-            try:
-                if trio.current_time() >= self._poll_at:
-                    await self._poll()
-                while self._due:
-                    await self._lease()
-            except StoreUnavailable as error:
-                if not self._is_store_away:
-                    log.warning("store unavailable: queue=connection leases error=%s", error)
-                self._is_store_away = True
+            if not await self._calls.try_call(self._call_store):
                 await trio.sleep(FAILED_S)
-            except Exception:
-                log_fault(self.allocate)
-                await trio.sleep(FAILED_S)
-            else:
-                self._is_store_away = False
+
+    async def _call_store(self) -> None:
+        """Make the calls that are due."""
+        if trio.current_time() >= self._poll_at:
+            await self._poll()
+        while self._due:
+            await self._lease()
 
     async def _lease(self) -> None:
         """Make one call for all addresses that are due, at most GROUP_MAX."""

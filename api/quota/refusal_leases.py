@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 
 import trio
 
-from mailprobe.engine.background import log_fault, running_loops
+from mailprobe.engine.background import running_loops
 from mailprobe.engine.smtp.leases.ledger import (
     HostRecord,
     LeaseGrant,
@@ -37,6 +37,8 @@ from mailprobe.storage.tolerances import (
     Refusals,
 )
 
+from ..observability.store_outages import RepeatedCalls
+
 log = logging.getLogger("mailprobe.leases")
 
 GROUP_MAX = 100  # hosts in one call: a transaction of a few milliseconds
@@ -53,7 +55,7 @@ class LeasedRefusals:
         self._store = store
         self._keepers: dict[str, LeaseKeeper] = {}  # by egress
         self._is_due = trio.Event()
-        self._is_store_away = False  # at the last call
+        self._calls = RepeatedCalls("refusal leases", log)
 
     # -- what the engine calls ---------------------------------------------------------------
 
@@ -71,19 +73,12 @@ class LeasedRefusals:
             with trio.move_on_after(TICK_S if self._is_active else math.inf):
                 await self._is_due.wait()
             self._is_due = trio.Event()
-            try:
-                while due := self._due():
-                    await self._lease(due)
-            except StoreUnavailable as error:
-                if not self._is_store_away:
-                    log.warning("store unavailable: queue=refusal leases error=%s", error)
-                self._is_store_away = True
+            if not await self._calls.try_call(self._lease_due):
                 await trio.sleep(FAILED_S)
-            except Exception:
-                log_fault(self.allocate)
-                await trio.sleep(FAILED_S)
-            else:
-                self._is_store_away = False
+
+    async def _lease_due(self) -> None:
+        while due := self._due():
+            await self._lease(due)
 
     @property
     def _is_active(self) -> bool:
