@@ -8,7 +8,7 @@ Pure: no clock, no transport.
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -91,9 +91,14 @@ def wide_tools(needs: str) -> Mapping[str, Tool]:
 
 
 def _tool(operation: Operation, form: ToolForm, schemas: Mapping[str, object], needs: str) -> Tool:
+    text = replace(
+        form.text,
+        title=form.text.title or operation.summary,
+        description=form.text.description or operation.handler.__doc__ or "",
+    )
     definition = define(
         operation.name,
-        form.text,
+        text,
         input_schema(form.takes, form.arguments, form.hides),
         output_schema(operation, schemas) if form.output is None else form.output,
         needs if operation.key == "provisioning" else "",

@@ -253,7 +253,7 @@ async def get_list_results(service: Service, call: Call) -> OperationReply:
 
 
 async def pause_list(service: Service, call: Call) -> OperationReply:
-    """Pause a list: nothing more is asked until it is resumed."""
+    """Pause a list: nothing more is asked or counted until it is resumed."""
     return await _changed(service, call, "paused", "running")
 
 
@@ -266,7 +266,7 @@ async def resume_list(service: Service, call: Call) -> OperationReply:
 
 
 async def cancel_list(service: Service, call: Call) -> OperationReply:
-    """End a list. What is answered stays; nothing more is asked or counted."""
+    """End a list for good. What is answered stays; nothing more is asked or counted."""
     return await _changed(service, call, "cancelled", "running", "paused")
 
 
@@ -511,38 +511,17 @@ OPERATIONS = (
             may=(*KEYED, *REPEATABLE, InvalidRequest, ListNotFound), wide=ToolForm(text, ListId),
         )
         for word, handler, summary, text in (
-            (
-                "pause", pause_list, "Pause a list",
-                ToolText(
-        "Pause a list", "Pause a list: nothing more is verified or counted until it is resumed.",
-        repeats_freely=True,
-    ),
-            ),
+            ("pause", pause_list, "Pause a list", ToolText(repeats_freely=True)),
             (
                 "resume", resume_list, "Resume a paused list",
-                ToolText(
-        "Resume a list", "Resume a paused list.", repeats_freely=True, reaches_out=True,
-    ),
+                ToolText(repeats_freely=True, reaches_out=True),
             ),
-            (
-                "cancel", cancel_list, "End a list",
-                ToolText(
-        "End a list",
-        "End a list for good. What is known stays; nothing more is verified or counted.",
-        destroys=True, repeats_freely=True,
-    ),
-            ),
+            ("cancel", cancel_list, "End a list", ToolText(destroys=True, repeats_freely=True)),
         )
     ),
     Operation(
         "delete_list", "DELETE", LISTS + "/{id}", "Delete a list with its results",
         delete_list, "standard", None, 204, section="lists", may=(*KEYED, ListNotFound),
-        wide=ToolForm(
-        ToolText(
-        "Delete a list", "Delete a list with its rows and results, whatever its state.",
-        destroys=True,
-    ),
-        ListId, output=DELETED, answer_of=deleted_answer,
-        ),
+        wide=ToolForm(ToolText(destroys=True), ListId, output=DELETED, answer_of=deleted_answer),
     ),
 )  # fmt: skip

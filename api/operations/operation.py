@@ -232,10 +232,10 @@ class ToolRequest:
 
 @dataclass(frozen=True, slots=True)
 class ToolText:
-    """A tool's texts, and the flags of its MCP annotations."""
+    """A tool's texts, where the operation's do not serve, and the flags of its MCP annotations."""
 
-    title: str
-    description: str
+    title: str = ""  # empty: the operation's summary
+    description: str = ""  # empty: the docstring of its handler
     only_reads: bool = False
     destroys: bool = False
     repeats_freely: bool = False  # a second call with the same arguments changes nothing more

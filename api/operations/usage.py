@@ -114,12 +114,7 @@ SUMMARY = Operation(
 DAYS = Operation(
     "get_usage", "GET", "/v1/management/usage", "Billable verifications a day, 30 days",
     get_usage, "provisioning", ManagementUsageResponse, may=MANAGING,
-    tool=ToolForm(
-        ToolText(
-        "Usage by day", "Billable verifications of each of the last 30 UTC days.",
-        only_reads=True, repeats_freely=True,
-    )
-    ),
+    tool=ToolForm(ToolText("Usage by day", only_reads=True, repeats_freely=True)),
     examples=(
         ManagementUsageResponse([UsageDay(date(2026, 3, 13), 310), UsageDay(date(2026, 3, 14), 42)]),
     ),
