@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from mailprobe.storage.contract import ID_PREFIX_MIN
+from mailprobe.storage.contract import ID_PREFIX_MIN, LISTED_MAX
 from mailprobe.storage.records import JobState
 
 from ..errors import CommandError
@@ -31,7 +31,11 @@ job = click.Group("job", help=COMMANDS["job"].summary)
     help=f"Only jobs whose id begins so, with at least {ID_PREFIX_MIN} characters.",
 )
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=LISTED, show_default=True, help="How many."
+    "--limit",
+    type=click.IntRange(1, LISTED_MAX),
+    default=LISTED,
+    show_default=True,
+    help="How many.",
 )
 def list_(account_id: str | None, state: JobState | None, prefix: str | None, limit: int) -> None:
     """List jobs, newest first, one JSON object per line."""

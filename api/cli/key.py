@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import CommandError, Misuse
+from ..forms.origins import RATE_DEFAULT, RATE_MAX
 from ..operations.parameter_texts import KEY_LABEL
 from . import COMMANDS
 from .account import (
@@ -18,8 +19,6 @@ from .account import (
     read_settings,
     with_store,
 )
-
-RATE_MAX = 1_000_000  # units a minute of a publishable key; far above any tier's
 
 if TYPE_CHECKING:
     from mailprobe.storage.records import Key
@@ -49,7 +48,7 @@ key = click.Group("key", help=COMMANDS["key"].summary)
 @click.option(
     "--rate",
     type=click.IntRange(1, RATE_MAX),
-    help="Checks a minute of a publishable key, 60 by default; never more than its tier's.",
+    help=f"Checks a minute of a publishable key, {RATE_DEFAULT} by default; never more than its tier's.",
 )
 def create(
     account_id: str,
@@ -62,7 +61,7 @@ def create(
     """Create a key for an account. Save it now; it is never shown again."""
     from mailprobe.storage.contract import KeyLimitReached
 
-    from ..forms.origins import RATE_DEFAULT, read_origins
+    from ..forms.origins import read_origins
     from ..quota.plans import read_plans
 
     if provisioning and test:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 RATE_DEFAULT = 60  # units a minute of a publishable key: a sign-up each second
+RATE_MAX = 1_000_000  # far above any tier's
 ORIGINS_MAX = 10  # of a key: one for each site is better, since one is revoked alone
 ORIGIN_CHARACTERS_MAX = 255 + len("https://:65535")  # a host name has at most 255 (RFC 1035)
 

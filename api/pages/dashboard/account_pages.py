@@ -15,6 +15,7 @@ from mailprobe.storage.records import Account, Actor, SoldTier, Tier
 from mailprobe.storage.store import Store
 
 from ...alerts.thresholds import TEST
+from ...forms.origins import RATE_DEFAULT, RATE_MAX
 from ...forms.script import script_tag
 from ...http.exchange import admission_of
 from ...keys import PUBLISHABLE, key_hash, kind_of, mint
@@ -180,7 +181,7 @@ async def _shown_keys(
     known = await frame.service.store.keys(caller().account.id)
     return await frame.page(
         "keys.html", "API keys", status, made=made, listed=listed, errors=errors,
-        typed=form, unlimited=UNLIMITED,
+        typed=form, unlimited=UNLIMITED, rate_default=RATE_DEFAULT, rate_max=RATE_MAX,
         takes_test_keys=frame.service.takes_test_keys,
         secret_keys=[key for key in known if not key.is_publishable],
         form_keys=[key for key in known if key.is_publishable],

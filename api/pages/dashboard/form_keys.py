@@ -10,7 +10,7 @@ import msgspec
 from mailprobe.storage.contract import KeyCreationTooFast, KeyLimitReached
 from mailprobe.storage.records import Actor, Caller
 
-from ...forms.origins import RATE_DEFAULT, read_origins
+from ...forms.origins import RATE_DEFAULT, RATE_MAX, read_origins
 from ...keys import PUBLISHABLE, key_hash, kind_of, mint, shown
 from ...operations.keys import CreateKeyRequest
 from ...refusals import KeysTooFast, TooManyKeys
@@ -18,7 +18,6 @@ from ...service import Service
 
 # A fresh key has a fresh minute; sites are few, so no one needs more.
 FORM_KEYS_A_MINUTE = 5
-RATE_DIGITS_MAX = 6
 BAD_SITES = "A site is written like https://shop.example.org, without a path; ten at most."
 BAD_LABEL = "This label cannot be used: it has more than 100 characters, or one that is not shown."
 
@@ -45,8 +44,8 @@ async def make_form_key(
     """
     is_test = form["kind"] == "pk_test_"
     rate = form.get("rate", "").strip() or str(RATE_DEFAULT)
-    if not (rate.isascii() and rate.isdigit() and len(rate) <= RATE_DIGITS_MAX and int(rate)):
-        raise WrongField("rate", "The checks a minute are a whole number from 1.")
+    if not (rate.isascii() and rate.isdigit() and 1 <= int(rate[:9]) <= RATE_MAX):
+        raise WrongField("rate", f"The checks a minute are a whole number, 1 to {RATE_MAX:,}.")
     if is_test and not service.takes_test_keys:
         raise WrongField("kind", "This service is in production: it takes no test keys.")
     try:
