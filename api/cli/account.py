@@ -1,37 +1,22 @@
 """`mailprobe account`: accounts, their tiers and spend caps. Prints JSON, one object per line."""
 
-import os
 import sys
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, get_args
 
 import click
 
+from mailprobe.storage.records import SoldTier
+
 from ..errors import CommandError, Misuse, print_error
 from . import COMMANDS
-from .runner import run
+from .operator_store import find, no_account, print_json, read_settings, with_store
 
 if TYPE_CHECKING:
     from mailprobe.storage.records import Account, Tier
     from mailprobe.storage.store import Store
 
-    from ..keys import Prefix
-    from ..settings import Settings
-
-T = TypeVar("T")
-
-TIERS = ("free", "builder", "scale")
+TIERS = get_args(SoldTier)
 OWN_HELP = "Your own account, which pays nothing: no limit a minute, no quota, no price, no caps."
-
-
-@dataclass(frozen=True, slots=True)
-class KeyBounds:
-    """What a publishable key is bound to."""
-
-    origins: tuple[str, ...]
-    rate_per_min: int
 
 
 account = click.Group("account", help=COMMANDS["account"].summary)
@@ -179,61 +164,6 @@ def _is_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-# -- shared with `key`, `job`, `serve` and `demo` ----------------------------------------------
-
-
-def read_settings() -> "Settings":
-    from ..settings import Settings
-
-    return Settings.read(os.environ)
-
-
-def with_store(
-    query: "Callable[[Store], Awaitable[T]]",
-    settings: "Settings | None" = None,
-    *,
-    may_be_new: bool = False,
-) -> T:
-    """Open the operator's store and return what `query` returns. Raises CommandError.
-
-    A database that this makes is mentioned, unless it `may_be_new`: more often than not the
-    command runs in another directory than the service.
-    """
-    from mailprobe.storage import StoreSize, open_store
-    from mailprobe.storage.contract import StoreUnavailable
-
-    from ..starting.database import check_database
-
-    settings = settings or read_settings()
-    # A request fails within a second, so that its client can repeat it; a command waits.
-    size = StoreSize(answer_s=settings.command_s)
-
-    async def open_and_query() -> T:
-        async with open_store(
-            settings.database, secret_key=settings.secret_key, size=size
-        ) as store:
-            return await query(store)
-
-    is_new = False
-    try:
-        check_database(settings)
-        is_new = not may_be_new and _is_missing(settings.database)
-        return run(open_and_query)
-    except StoreUnavailable as error:
-        raise CommandError(str(error)) from error
-    finally:  # a command that finds nothing is what the wrong directory looks like
-        if is_new and not _is_missing(settings.database):
-            print_error(
-                f"{Path(settings.database).absolute()} did not exist and is a new, empty database; "
-                "if the service has another one, run the command in its directory, or set "
-                "MAILPROBE_DATABASE"
-            )
-
-
-def _is_missing(database: str) -> bool:
-    return "://" not in database and not Path(database).exists()
-
-
 async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, str]:
     """Create an account with a key of each kind. The returned keys cannot be read again."""
     from mailprobe.storage.records import COMMAND_LINE
@@ -248,47 +178,6 @@ async def new_account(store: "Store", email: str, tier: "Tier") -> dict[str, str
         "key": made.key,
         "provisioning_key": made.provisioning_key,
     }
-
-
-async def new_key(
-    store: "Store",
-    account_id: str,
-    prefix: "Prefix",
-    label: str | None,
-    *,
-    keys_max: int | None,
-    bounds: KeyBounds | None = None,
-) -> dict[str, Any]:
-    """Create a key of the kind that `prefix` names. Raises KeyLimitReached."""
-    from mailprobe.storage.records import COMMAND_LINE
-
-    from ..rest.accounts import make_key
-
-    bound = {} if bounds is None else asdict(bounds)
-    raw, key = await make_key(
-        store, account_id, prefix, label, keys_max=keys_max, by=COMMAND_LINE, **bound
-    )
-    made = {"id": key.id, "account_id": account_id, "kind": key.kind, "label": label, "key": raw}
-    return made if bounds is None else {**made, **asdict(bounds)}
-
-
-async def find(store: "Store", account_id: str) -> "Account":
-    known = await store.account(account_id) if account_id.isascii() else None
-    return known or no_account(account_id)
-
-
-def no_account(account_id: str) -> NoReturn:
-    raise CommandError(
-        f"there is no account {account_id}; 'mailprobe account list' shows all accounts"
-    )
-
-
-def print_json(value: object) -> None:
-    """Print one line of JSON and flush it."""
-    import msgspec
-
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-    sys.stdout.flush()
 
 
 def read_cap(text: str, option: str) -> int | None:

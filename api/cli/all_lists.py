@@ -11,7 +11,7 @@ from mailprobe.storage.list_records import ENDED, ListState
 from ..errors import CommandError, Misuse
 from ..operations.parameter_texts import LIST_SEARCH
 from . import COMMANDS
-from .account import find, print_json, with_store
+from .operator_store import find, print_json, with_store
 from .shell.options import F
 
 if TYPE_CHECKING:

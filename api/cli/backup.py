@@ -8,7 +8,7 @@ from typing import TypeVar
 import click
 
 from ..errors import CommandError, Interrupted, Misuse, print_error
-from .account import read_settings
+from .operator_store import read_settings
 from .runner import run
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import CommandError, Misuse, print_error
-from .account import find, print_json, with_store
+from .operator_store import find, print_json, with_store
 
 if TYPE_CHECKING:
     from mailprobe.storage.records import Account

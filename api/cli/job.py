@@ -9,7 +9,7 @@ from mailprobe.storage.records import JobState
 
 from ..errors import CommandError
 from . import COMMANDS
-from .account import find, print_json, with_store
+from .operator_store import find, print_json, with_store
 
 if TYPE_CHECKING:
     from mailprobe.storage.records import Attempt, Job

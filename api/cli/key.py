@@ -3,7 +3,8 @@
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,20 +12,21 @@ from ..errors import CommandError, Misuse
 from ..forms.origins import RATE_DEFAULT, RATE_MAX
 from ..operations.parameter_texts import KEY_LABEL
 from . import COMMANDS
-from .account import (
-    KeyBounds,
-    find,
-    new_key,
-    print_json,
-    read_settings,
-    with_store,
-)
+from .operator_store import find, print_json, read_settings, with_store
 
 if TYPE_CHECKING:
     from mailprobe.storage.records import Key
     from mailprobe.storage.store import Store
 
     from ..keys import Prefix
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBounds:
+    """What a publishable key is bound to."""
+
+    origins: tuple[str, ...]
+    rate_per_min: int
 
 
 key = click.Group("key", help=COMMANDS["key"].summary)
@@ -89,7 +91,9 @@ def create(
         account = await find(store, account_id)
         keys_max = None if provisioning else plans[account.tier].max_keys
         try:
-            return await new_key(store, account_id, prefix, label, keys_max=keys_max, bounds=bounds)
+            return await _new_key(
+                store, account_id, prefix, label, keys_max=keys_max, bounds=bounds
+            )
         except KeyLimitReached:
             raise CommandError(
                 f"the account has all {keys_max} keys of its tier; revoke one that is not used, "
@@ -177,6 +181,28 @@ def revoke(key_id: str) -> None:
 
     if not with_store(lambda store: store.revoke_key(None, key_id, by=COMMAND_LINE)):
         raise CommandError(f"there is no active key {key_id}; 'mailprobe key list' shows all keys")
+
+
+async def _new_key(
+    store: "Store",
+    account_id: str,
+    prefix: "Prefix",
+    label: str | None,
+    *,
+    keys_max: int | None,
+    bounds: KeyBounds | None = None,
+) -> dict[str, Any]:
+    """Create a key of the kind that `prefix` names. Raises KeyLimitReached."""
+    from mailprobe.storage.records import COMMAND_LINE
+
+    from ..rest.accounts import make_key
+
+    bound = {} if bounds is None else asdict(bounds)
+    raw, key = await make_key(
+        store, account_id, prefix, label, keys_max=keys_max, by=COMMAND_LINE, **bound
+    )
+    made = {"id": key.id, "account_id": account_id, "kind": key.kind, "label": label, "key": raw}
+    return made if bounds is None else {**made, **asdict(bounds)}
 
 
 def _check_label(label: str | None) -> None:

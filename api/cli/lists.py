@@ -15,7 +15,7 @@ import click
 
 from ..errors import CommandError, Misuse
 from . import COMMANDS
-from .account import read_settings
+from .operator_store import read_settings
 from .runner import run, sigterm_as_sigint
 
 if TYPE_CHECKING:

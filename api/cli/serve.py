@@ -23,7 +23,7 @@ from ..starting.database import (
     check_database,
 )
 from ..starting.open_files import raise_open_files
-from .account import read_settings
+from .operator_store import read_settings
 from .runner import sigterm_as_sigint
 from .shell.options import read_bind_option, read_port_option
 
@@ -239,7 +239,7 @@ def _end_with(act: Callable[[], None]) -> NoReturn:
 
 def _prepare_store(settings: "Settings") -> None:
     from ..starting.first_account import welcome_lines
-    from .account import with_store
+    from .operator_store import with_store
 
     async def welcome(store: "Store") -> list[str]:
         return await welcome_lines(store, settings)

@@ -14,7 +14,7 @@ import sys
 
 import mailprobe.engine.dns.http2  # loaded here, so that no service has to load it again
 import mailprobe.storage.sqlite.store  # noqa: F401
-from mailprobe.api.cli.account import read_settings
+from mailprobe.api.cli.operator_store import read_settings
 from mailprobe.api.cli.serve import prepare_store, serve_until_signal
 from mailprobe.api.http.listeners import open_sockets
 from mailprobe.api.quota.plans import read_plans

@@ -10,7 +10,7 @@ import click
 
 from ...errors import Misuse, print_error
 from .. import COMMANDS
-from ..account import print_json, read_settings, with_store
+from ..operator_store import print_json, read_settings, with_store
 
 if TYPE_CHECKING:
     from mailprobe.storage.store import Store

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ...errors import CommandError, Misuse
-from ..account import find, print_json, with_store
+from ..operator_store import find, print_json, with_store
 from ..shell.durations import seconds_of
 from ..shell.options import F
 

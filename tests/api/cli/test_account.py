@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mailprobe.api.cli import main
-from mailprobe.api.cli.account import read_settings, with_store
+from mailprobe.api.cli.operator_store import read_settings, with_store
 from mailprobe.api.errors import CommandError
 from mailprobe.api.keys import kind_of, well_formed
 from mailprobe.storage.store import Store
