@@ -9,6 +9,7 @@ response here and nowhere else.
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import msgspec
 
@@ -186,24 +187,21 @@ async def preflight(service: Service, inbound: Inbound) -> OperationReply:
         return replace(reply, headers={**VARY, **reply.headers})
 
 
-async def perform(
-    service: Service, operation: Operation, call: Call, request_id: str
-) -> OperationReply:
-    """Perform an operation whose caller is known without a key, and whose body is decoded.
+async def perform(service: Service, operation: Operation, call: Call) -> OperationReply:
+    """Perform an operation for a page: its caller is known without a key, and its body is decoded.
 
-    The request's log line names the first operation that it performs. Raises Refusal.
+    The page's log line names the first operation that it performs. Raises Refusal.
     """
-    with request_scope(service.request_log, request_id) as request_context:
-        if request_context.operation == UNROUTED:
-            request_context.operation = operation.name
-        request_context.caller = call.authenticated
-        request_context.addresses += _addresses_in(call.body)
-        if operation.is_on is not None and not operation.is_on(service):
-            raise NoSuchRoute
-        octets = b"" if call.body is None else _encode(call.body)
-        return await _admit(
-            service, operation, call, octets, lambda: operation.handler(service, call)
-        )
+    request_context = present()
+    assert request_context is not None
+    if request_context.operation == UNROUTED:
+        request_context.operation = operation.name
+    request_context.caller = call.authenticated
+    request_context.addresses += _addresses_in(call.body)
+    if operation.is_on is not None and not operation.is_on(service):
+        raise NoSuchRoute
+    octets = b"" if call.body is None else _encode(call.body)
+    return await _admit(service, operation, call, octets, partial(operation.handler, service, call))
 
 
 async def _admit(

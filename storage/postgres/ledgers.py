@@ -162,4 +162,5 @@ def read_ledger(db: TransactionConnection, command: ReadLedger) -> Ledger:
     who = read.caller[command.caller.key.id]
     window = window_of(PostgresDatabase(db), read.held[who.key_number], micros(now))
     counts = read.seen[who.account_number]
-    return counts.ledger(now, who.account, window, tuple(read.account_window(who)))
+    # of its iterator: for the length of the window itself, tuple() would read it once more
+    return counts.ledger(now, who.account, window, tuple(iter(read.account_window(who))))

@@ -358,7 +358,7 @@ class Frame:
             client=actor.address or "",
             by=actor,
         )
-        return await perform(self.service, _BY_NAME[name], call, request_id_of(request.scope))
+        return await perform(self.service, _BY_NAME[name], call)
 
     async def result_of(
         self, gives: type[S], name: str, body: msgspec.Struct | None = None, **more: Any
