@@ -47,7 +47,7 @@ REQUESTS_MAX = {
     "files of a streamed address": 82,
     "functions of a streamed address": 400,
     "files of a page of keys": 33,
-    "calls of a page of keys": 225,
+    "calls of a page of keys": 220,
 }
 
 

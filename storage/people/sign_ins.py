@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from .. import audit
 from ..audit import Act
 from ..base.columns import instant, micros
-from ..callers import COLUMNS, OF_KEYS, caller_of
+from ..callers import COLUMNS, OF_KEYS, caller_of, callers_of_keys
 from ..database import Database, StorePart, read, write
 from ..records import Actor, Caller
 from . import people
@@ -83,7 +83,7 @@ def begin_sign_in_of(db: Database, new: NewSignIn, person_id: str, by: Actor) ->
     # an invitation that was not used is good in any browser, and not needed any more
     db.change("DELETE FROM sign_in_links WHERE person = :id", {"id": person_id})
     _insert(db, new, account, key, by)
-    return _caller(db, account, "keys.number = :key", {"key": key})
+    return callers_of_keys(db, [key])[key]
 
 
 def _insert(db: Database, new: NewSignIn, account: int, key: int, by: Actor) -> None:
@@ -110,33 +110,24 @@ def _insert(db: Database, new: NewSignIn, account: int, key: int, by: Actor) -> 
 
 def find_sign_in(db: Database, sign_in_id: str, account_id: str, key_id: str) -> KnownSignIn | None:
     """Return what the sign-in opens; None if it has ended, or its key or person is gone."""
-    if db.all("SELECT 1 FROM ended_sessions WHERE id = :id", {"id": sign_in_id}):
+    found = db.all(
+        f"SELECT (SELECT seen_at FROM sign_ins WHERE id = :id), {COLUMNS} FROM {OF_KEYS}"
+        " WHERE keys.id = :key AND accounts.id = :account AND keys.revoked_at IS NULL"
+        " AND NOT EXISTS (SELECT 1 FROM ended_sessions WHERE id = :id)",
+        {"id": sign_in_id, "account": account_id, "key": key_id},
+    )
+    if not found:
         return None
-    numbers = db.all("SELECT number FROM accounts WHERE id = :id", {"id": account_id})
-    if not numbers:
-        return None
-    caller = _caller(db, numbers[0][0], "keys.id = :key", {"key": key_id})
-    if caller is None:
-        return None
+    seen_at, *row = found[0]
+    caller, seen_at = caller_of(tuple(row)), seen_at and instant(seen_at)
+    if caller.key.kind != "person":
+        return KnownSignIn(caller, None, seen_at)
     rows = db.all(
         f"SELECT {people.COLUMNS} FROM {people.OF_ACCOUNT} JOIN keys ON keys.number = people.key"
         " WHERE keys.id = :key",
         {"key": key_id},
     )
-    person = people.person_of(rows[0]) if rows else None
-    if caller.key.kind == "person" and person is None:
-        return None
-    seen = db.all("SELECT seen_at FROM sign_ins WHERE id = :id", {"id": sign_in_id})
-    return KnownSignIn(caller, person, instant(seen[0][0]) if seen else None)
-
-
-def _caller(db: Database, account: int, which: str, values: dict[str, object]) -> Caller | None:
-    rows = db.all(
-        f"SELECT {COLUMNS} FROM {OF_KEYS}"
-        f" WHERE accounts.number = :account AND keys.revoked_at IS NULL AND {which}",
-        {"account": account, **values},
-    )
-    return caller_of(rows[0]) if rows else None
+    return KnownSignIn(caller, people.person_of(rows[0]), seen_at) if rows else None
 
 
 def note_sign_in(db: Database, sign_in_id: str) -> None:
