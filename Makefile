@@ -205,10 +205,11 @@ sbom: tools
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --output-reproducible \
 		--output-file dist/mailprobe.cdx.json build/installed/bin/python
 
-# Prints every module with the first sentence of its docstring.
+# Prints every module with the first sentence of its docstring, and figures of the code's shape; those of two
+# requests after `make tools`.
 map:
 	@$(PYTHON) tests/architecture_map.py
-	@test ! -x $(BIN)/python || $(BIN)/python -m tests.api.rest.request_ways
+	@test ! -e $(TOOLS) || $(BIN)/python -m tests.api.rest.request_ways
 
 # Rewrites the manual page from the commands.
 man: setup
