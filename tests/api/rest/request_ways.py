@@ -9,8 +9,7 @@ counts once, however often it is awaited; comprehensions are parts of their func
 
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -38,21 +37,13 @@ class RequestWay:
     def files(self) -> set[str]:
         return {file for file, _ in self.calls}
 
-    def _profile(self, frame: FrameType, event: str, argument: object) -> None:
+    def note(self, frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(PRODUCT) or code.co_name in PARTS:
             return
         if _is_start(frame):
             file = code.co_filename.removeprefix(ROOT)
             self.calls[file, code.co_qualname] += 1
-
-    @contextmanager
-    def following(self) -> Iterator[None]:
-        sys.setprofile(self._profile)
-        try:
-            yield
-        finally:
-            sys.setprofile(None)
 
 
 def _is_start(frame: FrameType) -> bool:
@@ -79,8 +70,11 @@ async def _followed(send: Callable[[], Awaitable[object]]) -> RequestWay:
     await trio.sleep(BACKGROUND_S)
     for _ in range(3):  # the first on a new domain, the first on a known host, one as all others
         await send()
-    with way.following():
+    sys.setprofile(way.note)
+    try:
         await send()
+    finally:
+        sys.setprofile(None)
     return way
 
 
