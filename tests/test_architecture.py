@@ -44,8 +44,8 @@ FIGURES_MAX = {
 }
 # The same of two requests: what is read to follow one through the product.
 REQUESTS_MAX = {
-    "files of a streamed address": 82,
-    "functions of a streamed address": 400,
+    "files of a streamed address": 81,
+    "functions of a streamed address": 398,
     "files of a page of keys": 33,
     "calls of a page of keys": 220,
 }
