@@ -240,13 +240,14 @@ def is_form_origin(db: Database, origin: str) -> bool:
     """Whether an active publishable key, of whichever account, names this origin."""
     # An index has the origins of these keys alone: few, so reading them all takes microseconds.
     # replace() is in both databases, and takes no letter of the origin for a pattern.
-    rows = db.all(
-        "SELECT 1 FROM keys WHERE origins IS NOT NULL AND revoked_at IS NULL"
-        " AND replace(' ' || origins || ' ', ' ' || :origin || ' ', '') <> ' ' || origins || ' '"
-        " LIMIT 1",
-        {"origin": origin},
+    return bool(
+        db.all(
+            "SELECT 1 FROM keys WHERE origins IS NOT NULL AND revoked_at IS NULL"
+            " AND replace(' ' || origins || ' ', ' ' || :origin || ' ', '') <> ' ' || origins || ' '"
+            " LIMIT 1",
+            {"origin": origin},
+        )
     )
-    return bool(rows)
 
 
 def revoke_key(db: Database, account_id: str | None, key_id: str, *, by: Actor = SERVICE) -> bool:

@@ -178,11 +178,12 @@ def keep(db: Database, first: EncryptedFirst | None) -> bool:
     """Store the answer to a request; False if it no longer runs."""
     if first is None:
         return False
-    kept = db.change(
-        f"UPDATE idempotency_records SET answer = :answer WHERE {RUNS}",
-        {**_values_of(first.idempotency), "answer": first.answer},
+    return bool(
+        db.change(
+            f"UPDATE idempotency_records SET answer = :answer WHERE {RUNS}",
+            {**_values_of(first.idempotency), "answer": first.answer},
+        )
     )
-    return bool(kept)
 
 
 class IdempotencyStore(StorePart):

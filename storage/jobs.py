@@ -56,17 +56,18 @@ JOBS = f"SELECT {JOB_COLUMNS} FROM jobs JOIN accounts ON accounts.number = jobs.
 def extend_claim(db: Database, claim: Claim, *, lease_s: float) -> bool:
     """Let the claim end `lease_s` from now; False if it has ended or another claim has the job."""
     now = db.now()
-    extended = db.change(
-        "UPDATE jobs SET lease_until = :until"
-        " WHERE id = :id AND fence = :fence AND lease_until > :now",
-        {
-            "until": micros(now + timedelta(seconds=lease_s)),
-            "id": claim.job.id,
-            "fence": claim.fence,
-            "now": micros(now),
-        },
+    return bool(
+        db.change(
+            "UPDATE jobs SET lease_until = :until"
+            " WHERE id = :id AND fence = :fence AND lease_until > :now",
+            {
+                "until": micros(now + timedelta(seconds=lease_s)),
+                "id": claim.job.id,
+                "fence": claim.fence,
+                "now": micros(now),
+            },
+        )
     )
-    return bool(extended)
 
 
 def find_job(db: Database, job_id: str) -> Job | None:

@@ -50,15 +50,16 @@ def claim(db: Database, kind: MessageKind, *, limit: int, lease_s: float) -> lis
 def extend_message(db: Database, message: OutboxMessage, *, lease_s: float) -> bool:
     """Let the claim end `lease_s` from now; False if it has ended or another claim has the message."""
     now = db.now()
-    extended = db.change(
-        f"UPDATE outbox SET lease_until = :until WHERE {CLAIMED} AND lease_until > :now",
-        {
-            **_claimed(message),
-            "until": micros(now + timedelta(seconds=lease_s)),
-            "now": micros(now),
-        },
+    return bool(
+        db.change(
+            f"UPDATE outbox SET lease_until = :until WHERE {CLAIMED} AND lease_until > :now",
+            {
+                **_claimed(message),
+                "until": micros(now + timedelta(seconds=lease_s)),
+                "now": micros(now),
+            },
+        )
     )
-    return bool(extended)
 
 
 def check_sent(sent: bool, due_at: datetime | None) -> None:
@@ -81,17 +82,18 @@ def message_attempted(
     its outcome. Raises ValueError for a message that is both sent and due again.
     """
     check_sent(sent, due_at)
-    changed = db.change(
-        "UPDATE outbox SET tries = tries + 1, due_at = :due_at, sent_at = :sent_at, error = :error,"
-        f" lease_until = NULL WHERE {CLAIMED} AND lease_until IS NOT NULL",
-        {
-            **_claimed(message),
-            "due_at": due_at and micros(due_at),
-            "sent_at": micros(db.now()) if sent else None,
-            "error": error,
-        },
+    return bool(
+        db.change(
+            "UPDATE outbox SET tries = tries + 1, due_at = :due_at, sent_at = :sent_at, error = :error,"
+            f" lease_until = NULL WHERE {CLAIMED} AND lease_until IS NOT NULL",
+            {
+                **_claimed(message),
+                "due_at": due_at and micros(due_at),
+                "sent_at": micros(db.now()) if sent else None,
+                "error": error,
+            },
+        )
     )
-    return bool(changed)
 
 
 def _claimed(message: OutboxMessage) -> dict[str, object]:

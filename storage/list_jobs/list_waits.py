@@ -13,7 +13,7 @@ from datetime import datetime
 from ..base.columns import instant, micros
 from ..contract import LISTED_MAX
 from ..database import Database
-from ..list_records import HostWait, ListWaits
+from ..list_records import NO_WAITS, HostWait, ListWaits
 
 WAITING_HOSTS_MAX = 10  # of a list: those at which most wait
 NUMBER = "(SELECT number FROM lists WHERE id = :id)"
@@ -152,3 +152,19 @@ def read_waits(
             int(addresses), count, None if first is None else instant(first), shown, int(passes)
         )
     return found
+
+
+def read_waiting_hosts(db: Database, *, hosts_max: int) -> ListWaits:
+    """Return what waits of all running lists for their mail hosts."""
+    rows = db.all(
+        "SELECT list_waits.host, min(reason), max(takes), sum(list_waits.addresses), min(until_at),"
+        " sum(sum(list_waits.addresses)) OVER (), count(*) OVER (), min(min(until_at)) OVER ()"
+        " FROM lists JOIN list_waits ON list_waits.list = lists.number WHERE lists.state = 'running'"
+        " GROUP BY list_waits.host ORDER BY 4 DESC, list_waits.host LIMIT :most",
+        {"most": hosts_max},
+    )
+    hosts = tuple(
+        HostWait(host, reason, takes, int(waiting), instant(until))
+        for host, reason, takes, waiting, until, *_ in rows
+    )
+    return ListWaits(int(rows[0][5]), rows[0][6], instant(rows[0][7]), hosts) if rows else NO_WAITS

@@ -298,11 +298,12 @@ def stored_list(db: Database, list_id: str) -> StoredList | None:
 
 def set_list_mail(db: Database, list_id: str, mails: bool) -> bool:
     """Let the account get a mail when the list is done, or none; False if it has ended."""
-    changed = db.change(
-        "UPDATE lists SET mails = :mails WHERE id = :id AND ended_at IS NULL",
-        {"id": list_id, "mails": int(mails)},
+    return bool(
+        db.change(
+            "UPDATE lists SET mails = :mails WHERE id = :id AND ended_at IS NULL",
+            {"id": list_id, "mails": int(mails)},
+        )
     )
-    return bool(changed)
 
 
 def list_lists(

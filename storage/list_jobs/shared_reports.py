@@ -56,12 +56,13 @@ def shared_reports(db: Database, list_id: str) -> list[SharedReport]:
 
 def end_report(db: Database, list_id: str, number: int) -> bool:
     """End a link of a list; False if it has no such link."""
-    ended = db.change(
-        "DELETE FROM shared_reports WHERE number = :number"
-        " AND list = (SELECT number FROM lists WHERE id = :id)",
-        {"id": list_id, "number": number},
+    return bool(
+        db.change(
+            "DELETE FROM shared_reports WHERE number = :number"
+            " AND list = (SELECT number FROM lists WHERE id = :id)",
+            {"id": list_id, "number": number},
+        )
     )
-    return bool(ended)
 
 
 def list_of_report(db: Database, hash: str) -> tuple[str, datetime] | None:

@@ -29,7 +29,7 @@ from .list_lines import (
     read_results,
 )
 from .list_results import keep_marks, read_marks, record_part
-from .list_waits import note_wait, read_waits
+from .list_waits import note_wait, read_waiting_hosts, read_waits
 from .lists import (
     PassStep,
     add_chunks,
@@ -55,6 +55,7 @@ class ListStore(StorePart):
     set_list_mail = write(set_list_mail)
     release_chunk = write(release_chunk)
     list_waits = read(read_waits)
+    waiting_hosts = read(read_waiting_hosts)
     record_part = write(record_part)
     chunks = read(read_chunks)
     list_results = read(read_results)

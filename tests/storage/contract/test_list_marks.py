@@ -183,6 +183,22 @@ async def test_chunks_that_wait_are_passed_over_until_they_are_due(
     assert places(await claimed(store)) == []
 
 
+async def test_an_operator_sees_what_waits_of_all_running_lists_by_host(
+    store: Store, clock: Clock
+) -> None:
+    assert await store.waiting_hosts(hosts_max=5) == NO_WAITS
+    caller = await make_caller(store)
+    for id in ("list-1", "list-2", "list-3"):
+        await running(store, caller, 9, id=id)
+    for claim in await claimed(store):
+        assert await put_off(store, claim, wait("a.test", 2, minutes=7), wait("b.test", 3))
+    await store.change_list("list-3", "paused", before=["running"])
+    assert await store.waiting_hosts(hosts_max=1) == ListWaits(
+        10, 2, NOON + timedelta(minutes=5),
+        (HostWait("b.test", "host_budget", 16, 6, NOON + timedelta(minutes=5)),),
+    )  # fmt: skip
+
+
 async def test_a_deletion_ends_the_waits_of_its_list(store: Store, clock: Clock) -> None:
     caller = await make_caller(store)
     for id in ("list-1", "list-2"):
