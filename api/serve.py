@@ -61,6 +61,7 @@ from .observability.metrics import Metrics
 from .observability.reputation import ReputationCounter
 from .observability.request_context import request_rejected
 from .observability.shared_counters import SharedCounters
+from .observability.throughput import Throughput
 from .observability.traces import open_traces
 from .operations.health import HEALTH
 from .operations.list_jobs import LISTS
@@ -118,6 +119,7 @@ async def serve_until_drained(
     ready: Callable[[], None],
     counters: SharedCounters | None,
     *,
+    throughput: Throughput | None,
     workers: int,
     watchdog: Watchdog,
     beat: Callable[[], None],
@@ -125,8 +127,8 @@ async def serve_until_drained(
     """Run one process's service on all its listeners until SIGTERM, SIGINT or SIGHUP.
 
     Calls `ready` when it accepts requests, and `beat` as long as the event loop does not hang.
-    From `ready` on the watchdog ends a process that hangs. `counters` are shared by all workers. Raises StoreUnavailable, in a group,
-    if the store cannot be opened.
+    From `ready` on the watchdog ends a process that hangs. `counters` and `throughput` are shared by
+    all workers. Raises StoreUnavailable, in a group, if the store cannot be opened.
     """
     metrics = Metrics(counters.attach()) if counters else None
     drain = trio.Event()
@@ -134,7 +136,7 @@ async def serve_until_drained(
         await nursery.start(drain_on_signals, drain)
         nursery.start_soon(watchdog.limit_stop, drain)
         nursery.start_soon(_beating, beat)
-        deployment = deployment_of(settings, workers, counters)
+        deployment = deployment_of(settings, workers, counters, throughput)
         opening = open_composed(settings, plans, metrics, deployment, drain)
         async with opening as service, trio.open_nursery() as serving:
             if counters and metrics:
@@ -205,7 +207,10 @@ async def open_service(
     Raises StoreUnavailable if the store lacks one of its connections.
     """
     rng, links = random.Random(), links_of(settings)
-    reputation = ReputationCounter(metrics or NO_OBSERVER)
+    throughput = deployment.throughput if deployment else None
+    reputation = ReputationCounter(
+        metrics or NO_OBSERVER, throughput.attach() if throughput else None
+    )
     async with (
         open_store(
             settings.database,
@@ -454,14 +459,20 @@ async def examine_all(settings: Settings) -> list[Check]:
     return [*checks, *provider]
 
 
-def deployment_of(settings: Settings, workers: int, counters: SharedCounters | None) -> Deployment:
+def deployment_of(
+    settings: Settings,
+    workers: int,
+    counters: SharedCounters | None,
+    throughput: Throughput | None,
+) -> Deployment:
     """What the operator's page says of this process and its machine."""
     folders = {"uploads": Path(tempfile.gettempdir())}
     if not is_postgres(settings.database):
         folders["the database"] = Path(settings.database).absolute().parent
     alive = None if counters is None else lambda: counters.workers_alive
     checks = MachineChecks(partial(examine_all, settings))
-    return Deployment(utc_now(), workers, shown(settings.database), folders, alive, checks)
+    database = shown(settings.database)
+    return Deployment(utc_now(), workers, database, folders, alive, checks, throughput)
 
 
 def links_of(settings: Settings) -> Links:

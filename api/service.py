@@ -26,6 +26,7 @@ from .observability.key_uses import KeyUses
 from .observability.metrics import Load
 from .observability.reputation import ReputationCounter
 from .observability.request_context import NO_REQUEST_LOG, RequestLog
+from .observability.throughput import Throughput
 from .quota.background_writes import BackgroundWrites
 from .quota.capacity import LISTED, Capacity
 from .quota.list_limits import LIST_LIMITS, ListLimits
@@ -153,6 +154,7 @@ class Deployment:
     folders: Mapping[str, Path] = field(default_factory=dict)  # by what is in them
     workers_alive: Callable[[], int] | None = None  # None: the workers share no counters
     checks: MachineChecks | None = None
+    throughput: Throughput | None = None  # None: it is not counted
 
 
 @dataclass(frozen=True, slots=True)

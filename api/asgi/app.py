@@ -28,6 +28,7 @@ from ..http.encoder import ErrorBody
 from ..http.exchange import Application, Receive, Scope, Send
 from ..live.server import LiveServer
 from ..observability.logs import log_to_standard_error
+from ..observability.throughput import open_throughput
 from ..observability.traces import traces_missing
 from ..operations.verify import LIVE
 from ..quota.plans import read_plans
@@ -40,7 +41,7 @@ from ..serve import (
     open_composed,
 )
 from ..service import Service
-from ..settings import WrongSetting
+from ..settings import Settings, WrongSetting
 from ..starting.database import await_database, check_database
 from ..starting.first_account import welcome_lines
 from ..starting.open_files import raise_open_files
@@ -128,19 +129,25 @@ class ServiceApp:
         await trio.to_thread.run_sync(await_database, settings.database, abandon_on_cancel=True)
         if (notice := traces_missing(settings.traces_protocol)) is not None:
             log.warning(notice)
-        opening = open_composed(settings, plans, None, deployment_of(settings, 1, None), drain)
-        async with opening as service, applying_retention(service):
-            for line in await welcome_lines(service.store, settings):
-                click.echo(line, err=True)
-            tune_collector()
-            lists = current_version(settings.engine.own_lists.folder)
-            log.info("started", extra={"version": version(), "commit": commit(), "lists": lists})
-            self._composed = _composed(service, drain)
-            try:
-                yield
-            finally:
-                self._composed = None
+        with open_throughput(1) as throughput:
+            deployment = deployment_of(settings, 1, None, throughput)
+            opening = open_composed(settings, plans, None, deployment, drain)
+            async with opening as service, applying_retention(service):
+                await self._serve(service, settings, drain)
+                try:
+                    yield
+                finally:
+                    self._composed = None
         log.info("stopped", extra={"version": version(), "commit": commit()})
+
+    async def _serve(self, service: Service, settings: Settings, drain: trio.Event) -> None:
+        """From now on requests are answered."""
+        for line in await welcome_lines(service.store, settings):
+            click.echo(line, err=True)
+        tune_collector()
+        lists = current_version(settings.engine.own_lists.folder)
+        log.info("started", extra={"version": version(), "commit": commit(), "lists": lists})
+        self._composed = _composed(service, drain)
 
 
 def _composed(service: Service, drain: trio.Event) -> Composed:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from mailprobe.storage.store import Store
 
     from ..observability.shared_counters import SharedCounters
+    from ..observability.throughput import Throughput
     from ..quota.plans import Plans
     from ..serve import Listeners
     from ..setting_values import Bind
@@ -73,6 +74,7 @@ def serve(bind: "Bind | None", port: int | None, tools_bind: "Bind | None", work
     The first start creates the database.
     """
     from ..observability.logs import log_to_standard_error
+    from ..observability.throughput import open_throughput
     from ..quota.plans import read_plans
 
     if bind is not None and port is not None:
@@ -91,9 +93,12 @@ def serve(bind: "Bind | None", port: int | None, tools_bind: "Bind | None", work
         await_database(settings.database)  # before it listens: clients take another service
     listeners = _open_listeners(settings)
     settings = _with_ports(settings, listeners)
-    with _counters(listeners, workers, settings.engine.egresses) as counters:
+    with (
+        _counters(listeners, workers, settings.engine.egresses) as counters,
+        open_throughput(workers) as throughput,
+    ):
         prepare_store(settings, apart=workers > 1)
-        _serve(settings, plans, listeners, counters, workers)
+        _serve(settings, plans, listeners, counters, throughput, workers)
 
 
 def _serve(
@@ -101,6 +106,7 @@ def _serve(
     plans: "Plans",
     listeners: "Listeners",
     counters: "SharedCounters | None",
+    throughput: "Throughput",
     workers: int,
 ) -> None:
     from mailprobe.release import commit
@@ -112,13 +118,15 @@ def _serve(
     announce = partial(_announce, settings, listeners, workers)
     notices = partial(_report_closed_port, settings, mmap(-1, 1))
     if workers == 1:
-        serve_until_signal(share, plans, listeners, announce, counters, notices=notices)
+        serve_until_signal(
+            share, plans, listeners, announce, counters, throughput=throughput, notices=notices
+        )
         return
 
     def work(ready: Callable[[], None], beat: Callable[[], None]) -> None:
         try:
             serve_until_signal(
-                share, plans, listeners, ready, counters,
+                share, plans, listeners, ready, counters, throughput=throughput,
                 workers=workers, beat=beat, notices=notices,
             )  # fmt: skip
         except CommandError as error:
@@ -297,6 +305,7 @@ def serve_until_signal(
     ready: Callable[[], None],
     counters: "SharedCounters | None" = None,
     *,
+    throughput: "Throughput | None" = None,
     workers: int = 1,
     beat: Callable[[], None] = lambda: None,
     notices: "Callable[[], AbstractAsyncContextManager[None]]" = nullcontext,
@@ -325,7 +334,7 @@ def serve_until_signal(
     async def serve() -> None:
         async with notices():
             await serve_until_drained(
-                settings, plans, listeners, started, counters,
+                settings, plans, listeners, started, counters, throughput=throughput,
                 workers=workers, watchdog=Watchdog(), beat=beat,
             )  # fmt: skip
 

@@ -98,7 +98,7 @@ def stacked_days(days: Sequence[ChartDay], label: str, kinds: Sequence[str] = KI
     """A bar for each day, with three labels at the height and five below."""
     most = _round_up(max((sum(day.counts) for day in days), default=1))
     step = 100 / max(1, len(days))
-    drawn = [*_grid([f"{most:,}", f"{most // 2:,}" if most > 1 else "", "0"])]
+    drawn = [*_counts_grid(most)]
     for number, day in enumerate(days):
         top = 100.0
         for kind, count in zip(kinds, day.counts, strict=True):
@@ -110,26 +110,57 @@ def stacked_days(days: Sequence[ChartDay], label: str, kinds: Sequence[str] = KI
                         '<rect {} x="{:.2f}%" y="{:.2f}%" width="{:.2f}%" height="{:.2f}%"/>'
                     ).format(_filled(kind), number * step + step / 6, top, step * 2 / 3, height)
                 )
-    return _chart(drawn, [day.day for day in days], label)
+    return _chart(drawn, _of_days([day.day for day in days]), label)
 
 
 def line_of_shares(shares: Sequence[tuple[date, float]], label: str) -> Markup:
     """Per cents by day as one line, the oldest day first."""
     most = max(1.0, *(share for _, share in shares)) if shares else 1.0
-    step = 100 / max(1, len(shares) - 1)
-    points = [(number * step, 100 - 100 * share / most) for number, (_, share) in enumerate(shares)]
-    drawn = list(
-        _grid([f"{most:.0f} %" if most >= 2 else f"{most:.1f} %", f"{most / 2:.1f} %", "0 %"])
-    )
-    line = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
-    drawn.append(
-        Markup(
-            '<svg class="line" viewBox="0 0 100 100" width="100%" height="100%" '
-            'preserveAspectRatio="none"><polygon points="0,100 {0} 100,100"/>'
-            '<polyline points="{0}"/></svg>'
-        ).format(line)
-    )
-    return _chart(drawn, [day for day, _ in shares], label)
+    top = f"{most:.0f} %" if most >= 2 else f"{most:.1f} %"
+    line = _line([share for _, share in shares], most)
+    days = [day for day, _ in shares]
+    return _chart([*_grid([top, f"{most / 2:.1f} %", "0 %"]), line], _of_days(days), label)
+
+
+def line_of_counts(counts: Sequence[tuple[datetime, float | None]], label: str) -> Markup:
+    """Counts by time as one line, the oldest first; before the first one that is known it is empty.
+
+    The times below it are in UTC, and the script rewrites them as those of the page.
+    """
+    most = _round_up(ceil(max(count or 0 for _, count in counts)))
+    line = _line([count for _, count in counts], most)
+    last = len(counts) - 1
+    below = [
+        Markup('<text class="x{}" x="{:.2f}%" y="100%" dy="20" data-at="{}" data-as="clock">{}</text>').format(
+            " end" if place == last else "", 100 * place / last, at.isoformat(), f"{at:%H:%M} UTC",
+        )
+        for place, at in ((place, counts[place][0]) for place in _spread(last))
+    ]  # fmt: skip
+    return _chart([*_counts_grid(most), line], below, label)
+
+
+def _spread(last: int) -> list[int]:
+    """LABELS_X places from 0 to the last one."""
+    return sorted({round(last * number / (LABELS_X - 1)) for number in range(LABELS_X)})
+
+
+def _line(values: Sequence[float | None], most: float) -> Markup:
+    step = 100 / max(1, len(values) - 1)
+    points = [
+        (place * step, 100 - 100 * value / most)
+        for place, value in enumerate(values)
+        if value is not None
+    ]
+    drawn = " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
+    return Markup(
+        '<svg class="line" viewBox="0 0 100 100" width="100%" height="100%" '
+        'preserveAspectRatio="none"><polygon points="{1:.2f},100 {0} 100,100"/>'
+        '<polyline points="{0}"/></svg>'
+    ).format(drawn, points[0][0] if points else 100)
+
+
+def _counts_grid(most: int) -> Sequence[Markup]:
+    return _grid([f"{most:,}", f"{most // 2:,}" if most > 1 else "", "0"])
 
 
 def _grid(labels: Sequence[str]) -> Sequence[Markup]:
@@ -142,15 +173,18 @@ def _grid(labels: Sequence[str]) -> Sequence[Markup]:
     ]
 
 
-def _chart(drawn: Sequence[Markup], days: Sequence[date], label: str) -> Markup:
+def _of_days(days: Sequence[date]) -> Sequence[Markup]:
     every = max(1, ceil(len(days) / LABELS_X))
-    below = [
+    return [
         Markup('<text class="x" x="{:.2f}%" y="100%" dy="20">{}</text>').format(
             100 * (number + 0.5) / len(days), f"{day.day} {day:%b}"
         )
         for number, day in enumerate(days)
         if number % every == every // 2
     ]
+
+
+def _chart(drawn: Sequence[Markup], below: Sequence[Markup], label: str) -> Markup:
     return Markup('<svg class="chart" role="img" aria-label="{}">{}</svg>').format(
         label, Markup("").join([*drawn, *below])
     )

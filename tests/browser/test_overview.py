@@ -1,12 +1,14 @@
 """The overview and the operator's page in a real browser."""
 
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
+from mailprobe.api.pages.icons import line_of_counts
 from tests.browser.pages import BrowserPage
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +54,37 @@ def test_the_overview_shows_what_runs_and_the_results_by_light(
     ann.page.get_by_text("Numbers by day").click()
     assert ann.page.locator("#days tbody tr").count() == 7
     looked_at(ann, "overview", tmp_path_factory)
+
+
+def with_line(route: Route) -> None:
+    """The operator's page of a service that is old enough for a line."""
+    got = route.fetch()
+    first = datetime(2026, 3, 14, 9, tzinfo=UTC)
+    counts = [(first + timedelta(minutes=number), 1_000.0 + number) for number in range(60)]
+    drawn = line_of_counts([*((at, None) for at, _ in counts[:9]), *counts[9:]], "Addresses")
+    before = '<div class="nothing"><b>The line begins in two minutes'
+    assert before in got.text()
+    route.fulfill(response=got, body=got.text().replace(before, drawn + before))
+
+
+def test_the_throughput_is_a_line_with_times_of_the_reader(
+    ann: BrowserPage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ann.page.route("**/dashboard/operator", with_line)
+    ann.open("/operator")
+    section = ann.page.get_by_role("region", name="Throughput")
+    expect(section.get_by_role("img", name="Addresses")).to_be_visible()
+    for name in ("Addresses a minute", "Median answer of mail hosts", "Waiting"):
+        expect(section.get_by_role("heading", name=name)).to_be_visible()
+    zone = ann.page.evaluate("new Date('2026-03-14T09:59Z').toTimeString().slice(0, 5)")
+    expect(section.locator(".chart .end")).to_have_text(zone)
+    assert ann.page.evaluate(
+        "[...document.querySelectorAll('.chart .x')].every((each) =>"
+        " each.getBoundingClientRect().right <= document.documentElement.clientWidth)"
+    )
+    looked_at(ann, "throughput", tmp_path_factory)
+    section.get_by_role("link", name="24 hours").click()
+    expect(section.get_by_text("The line begins in half an hour")).to_be_visible()
 
 
 def test_the_operator_makes_and_deletes_an_account(

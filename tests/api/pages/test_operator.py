@@ -116,7 +116,8 @@ async def test_hosts_reputation_queues_and_the_machine_are_shown(autojump_clock,
         ann = await signed_in(shop)
         page = bare(await ann.get(PAGE))
         assert re.search(
-            r"<td>mx\.strict\.test</td>.*<td>yes</td><td><time [^>]*>in [^<]+</time>", page
+            r"<td>mx\.strict\.test</td>.*<td>yes</td><td>0</td><td><time [^>]*>in [^<]+</time>",
+            page,
         )
         assert "blocked using zen.spamhaus.org" in page
         assert "Google</a></td><td>90</td><td>9</td>" in page

@@ -377,5 +377,5 @@ async def test_two_services_with_one_database_share(tmp_path):
 def test_the_only_process_of_a_store_shares_nothing(database, workers, shares):
     secret = {"MAILPROBE_SECRET_KEY": base64.b64encode(SECRET).decode()}
     settings = Settings.read({"MAILPROBE_DATABASE": database, **secret})
-    deployment = deployment_of(settings, workers, None)
+    deployment = deployment_of(settings, workers, None, None)
     assert (shared_cache_of(settings, new_store(), None, deployment) is not None) == shares

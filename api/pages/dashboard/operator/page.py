@@ -1,4 +1,4 @@
-"""The operator's page: reputation, resting hosts, tolerances, resolvers, queues, processes and disks."""
+"""The operator's page: throughput, resting hosts, reputation, tolerances, resolvers, queues, disks."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -18,8 +18,10 @@ from ..health import of_checks
 from ..operators import PAGE
 from .egresses import egresses_of
 from .machine import machine_of, size_of
+from .throughput import throughput_of
 
 HOSTS_MAX = 100
+WAITING_HOSTS_MAX = 1_000  # of which the page knows how many addresses wait; the sum is of all
 HOSTS_FIRST = 8  # the others are folded
 ACCOUNTS_SHOWN = 10
 REPUTATION_DAYS = 30
@@ -108,12 +110,18 @@ def register(pages: Blueprint, frame: Frame) -> None:
             engine.probing.hosts_backing_off(),
             key=lambda host: (not host.about_us, -host.left_s, host.name),
         )
+        throughput = deployment.throughput if deployment else None
+        waiting = await service.store.waiting_hosts(hosts_max=WAITING_HOSTS_MAX)
         tolerances = shown_tolerances(
             await service.store.host_tolerances(), engine.probing.spent_budgets()
         )
         return await frame.page(
             "operator.html", "Service", trouble=of_checks(service),
             load=engine.probing.statistics(), capacity=service.capacity,
+            rate=None if throughput is None else throughput_of(
+                throughput, now, request.args.get("hours")
+            ),
+            waiting=waiting, waiting_at={each.host: each.addresses for each in waiting.hosts},
             treatments=treatments, days=days, chosen=chosen,
             chart=line_of_shares(
                 [(each.day, each.share) for each in reversed(days) if each.day],

@@ -33,8 +33,8 @@
 
   // Times and dates in the zone of the reader; their title has UTC.
   const localize = (place) => {
-    for (const each of place.querySelectorAll("time[data-as]")) {
-      const at = new Date(each.dateTime);
+    for (const each of place.querySelectorAll("[data-as]")) {
+      const at = new Date(each.dateTime ?? each.dataset.at);
       each.textContent = each.dataset.as === "date" ? at.toLocaleDateString("sv") : at.toLocaleTimeString("en-GB", { timeStyle: "short" });
     }
   };
