@@ -66,31 +66,43 @@ NOTHING = Counted(0, 0, 0, (0.0,) * (len(BOUNDS_S) + 1))
 class MinuteCounter:
     """What one worker counts, in its own row."""
 
+    __slots__ = ("_cells", "_clock", "_minute", "_start")
+
     def __init__(self, cells: Cells, clock: Clock) -> None:
         self._cells = cells
         self._clock = clock
+        self._minute = -1.0  # the one that counts now, and its first cell
+        self._start = 0
 
     def answered(self, addresses: int, *, replies: int, refused: int) -> None:
         """So many addresses were answered."""
-        start = self._start()
-        self._cells[start + ANSWERS] += addresses
-        self._cells[start + REPLIES] += replies
-        self._cells[start + REFUSED] += refused
+        if self._clock() // MINUTE_S != self._minute:
+            self._turn()
+        cells, start = self._cells, self._start
+        cells[start + ANSWERS] += addresses
+        cells[start + REPLIES] += replies
+        if refused:
+            cells[start + REFUSED] += refused
 
     def probed(self, seconds: float) -> None:
         """A probe took so long."""
-        self._cells[self._start() + TIMES + bisect_left(BOUNDS_S, seconds)] += 1.0
+        if self._clock() // MINUTE_S != self._minute:
+            self._turn()
+        self._cells[self._start + TIMES + bisect_left(BOUNDS_S, seconds)] += 1.0
 
-    def _start(self) -> int:
-        """The first cell of this minute, which is emptied of what was counted a day ago."""
-        minute = self._clock() // MINUTE_S
-        start = int(minute % MINUTES) * WIDTH
-        if self._cells[start] != minute:
-            self._cells[start] = 0.0  # until it is empty, no reader takes it
-            for place in range(start + ANSWERS, start + WIDTH):
-                self._cells[place] = 0.0
-            self._cells[start] = minute
-        return start
+    def _turn(self) -> None:
+        """Begin this minute, whose cells have what was counted a day ago.
+
+        The worker before this one may have begun it.
+        """
+        self._minute = self._clock() // MINUTE_S
+        self._start = start = int(self._minute % MINUTES) * WIDTH
+        if self._cells[start] == self._minute:
+            return
+        self._cells[start] = 0.0  # until it is empty, no reader takes it
+        for place in range(start + ANSWERS, start + WIDTH):
+            self._cells[place] = 0.0
+        self._cells[start] = self._minute
 
 
 class Throughput:

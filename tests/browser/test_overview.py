@@ -74,7 +74,7 @@ def test_the_throughput_is_a_line_with_times_of_the_reader(
     ann.open("/operator")
     section = ann.page.get_by_role("region", name="Throughput")
     expect(section.get_by_role("img", name="Addresses")).to_be_visible()
-    for name in ("Addresses a minute", "Median answer of mail hosts", "Waiting"):
+    for name in ("Addresses a minute", "Median answer", "Waiting"):
         expect(section.get_by_role("heading", name=name)).to_be_visible()
     zone = ann.page.evaluate("new Date('2026-03-14T09:59Z').toTimeString().slice(0, 5)")
     expect(section.locator(".chart .end")).to_have_text(zone)
