@@ -18,6 +18,7 @@ LINE_OCTETS_MAX = 512  # RFC 5321 4.5.3.1.5; hosts send longer lines, but no mor
 CONVERSATION_LINES_MAX = 100  # as many as a reply may have (RFC 5321 has no bound)
 # 50 results without evidence take about 30 KiB, so the whole response stays within 256 KiB.
 ANSWER_OCTETS_MAX = 224 * 1024
+NOT_ASKED = "not asked"  # begins the result of an exchange that is left alone
 
 _encode = msgspec.json.Encoder().encode
 
@@ -48,6 +49,11 @@ class Evidence(msgspec.Struct):
     blame: Blame | None = None
     cached: list[str] = []  # of "mx", "addresses", "catch_all", "connection", "rest"
     truncated: bool = False  # a line or a part of one was left out
+
+
+def is_tried(evidence: Evidence) -> bool:
+    """Whether a connection to an exchange was tried: one that is left alone was not."""
+    return any(not each.result.startswith(NOT_ASKED) for each in evidence.exchanges)
 
 
 def is_reached(evidence: Evidence) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 from quart import Blueprint, Response, request
 
-from mailprobe.engine.evidence import Evidence
+from mailprobe.engine.evidence import Evidence, is_tried
 from mailprobe.engine.verdict import Verdict
 
 from ...cells.unwrapping import read_cell
@@ -145,6 +145,7 @@ def conversation_values(result: Verdict, evidence: Evidence) -> dict[str, object
         "turns": explained_turns(lines, result.email, evidence.reason, result.latency_ms),
         "conversation": text_of(lines), "evidence": evidence, "decided": answer_of(result),
         "exchange": next(answered, next(iter(evidence.exchanges), None)),
+        "was_tried": is_tried(evidence),
     }  # fmt: skip
 
 

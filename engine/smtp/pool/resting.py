@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from ...evidence import ConnectionAttempt
+from ...evidence import NOT_ASKED, ConnectionAttempt
 from ...fair_queue import FairQueue
 from ...observer import Observer
 from ...verdict import Outcome
@@ -169,7 +169,7 @@ class HostRest:
         self._note_ban(probe, cause)
         if probe.notes is not None:
             probe.notes.cached.append("rest")
-            words = f"not asked, resting: {cause.words}"
+            words = f"{NOT_ASKED}, resting: {cause.words}"
             probe.notes.tried.append(ConnectionAttempt(host.name, host.addresses[0], words))
         host.fail_over(probe, cause)
 

@@ -130,6 +130,9 @@ async def test_a_row_shows_the_conversation_of_a_new_verification(
             got = await visitor.post(f"{row}/conversation", {"once": "a"}, **part)
             assert "RCPT TO:&lt;ann@friendly.test&gt;" in got.octets.decode()
             assert b"<!doctype" not in got.octets
+            assert re.search(
+                r"Now: .*Keep.*deliverable.*\n<p>Mailbox accepted\.", got.octets.decode()
+            )
         whole = await visitor.post(f"{row}/conversation", {"once": "a"})
         assert "RCPT TO:&lt;ann@friendly.test&gt;" in whole.octets.decode()
         assert b"Copy as text" in whole.octets

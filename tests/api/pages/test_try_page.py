@@ -9,6 +9,8 @@ import pytest
 
 from mailprobe.api.pages.dashboard.conversation import explained_turns, text_of, turns_of
 from mailprobe.api.pages.dashboard.try_page import curl_of
+from mailprobe.bench.world.host_description import HostAddress
+from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine.evidence import ConversationLine
 from mailprobe.engine.verdict import Reason
 from tests.api.pages.test_dashboard import signed_in
@@ -183,3 +185,20 @@ async def test_the_layers_after_a_failure_are_not_called_passed(autojump_clock):
         assert re.findall(r"<em>([^<]+)</em>", page) == ["failed", *["not asked"] * 4]
         assert "there is more than one @" in page
         assert "An earlier check decided, so no mail host was asked." in page
+
+
+async def test_a_host_that_rests_was_not_asked(autojump_clock):
+    """That it took no connection would be said of a host that nobody tried."""
+    async with open_shop("scale") as shop:
+        visitor = await signed_in(shop)
+        shop.world.add("closed.test", MailHost(address=HostAddress.REFUSED, name="mx.closed.test"))
+        banner = "554 5.7.1 Service unavailable; client host blocked using zen.spamhaus.org"
+        shop.world.add("strict.test", MailHost(banner=banner, name="mx.strict.test"))
+        page = (await visitor.post("/try", {"email": "ann@closed.test"})).octets.decode()
+        assert "No mail host took a connection." in page
+        for number in range(9):  # until it is left alone
+            await shop.verify(f"a{number}@strict.test")
+        page = (await visitor.post("/try", {"email": "bob@strict.test"})).octets.decode()
+        assert "not asked, resting" in page
+        assert "No mail host was asked. Host refuses this machine." in page
+        assert "took a connection" not in page

@@ -219,7 +219,7 @@ def _register_rows(pages: Blueprint, frame: Frame) -> None:
         evidence = result.evidence
         assert isinstance(evidence, Evidence)
         values: dict[str, object] = {
-            "now": result, "bounce": await bounce_of(frame, row.address, result),
+            "now": result, "why": why_of(result, evidence.reason or "unclear"), "bounce": await bounce_of(frame, row.address, result),
             "email": row.address, **conversation_values(result, evidence),
             "conversation_id": f"conversation-{row.place}-{row.number}",
         }  # fmt: skip
