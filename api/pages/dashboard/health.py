@@ -30,6 +30,7 @@ class Trouble:
     action: str = ""
     url: str = ""  # where it is seen
     link: str = ""  # what is seen there
+    fails: bool = False  # rather than waits
 
 
 def words_of_cause(code: str | None) -> str:
@@ -67,13 +68,12 @@ def of_checks(service: Service) -> list[Trouble]:
     failed = [each for each in known.checks if each.status == "failed"] if known else []
     if not failed:
         return []
-    more = {"url": f"{OPERATOR_PAGE}#checks", "link": "See what to do"}
-    if len(failed) == 1:
-        return [
-            Trouble(f"One check fails: {failed[0].check}.", (), _capital(failed[0].found), **more)
-        ]
+    what, action = f"{len(failed)} checks of this machine fail.", ""
     names = tuple(f"{each.check}: {each.found}" for each in failed[:SHOWN_MAX])
-    return [Trouble(f"{len(failed)} checks of this machine fail.", names, **more)]
+    if len(failed) == 1:
+        what, action, names = f"One check fails: {failed[0].check}.", _capital(failed[0].found), ()
+    url = f"{OPERATOR_PAGE}#checks"
+    return [Trouble(what, names, action, url, "See what to do", fails=True)]
 
 
 def _capital(words: str) -> str:
@@ -82,7 +82,6 @@ def _capital(words: str) -> str:
 
 def _of_hosts(service: Service, *, for_operator: bool) -> list[Trouble]:
     engine = service.quota.engine
-    more = {"url": f"{OPERATOR_PAGE}#hosts", "link": "See the hosts"} if for_operator else {}
     found = []
     refusing = sorted(
         (host.name, host.words) for host in engine.probing.hosts_backing_off() if host.about_us
@@ -95,19 +94,23 @@ def _of_hosts(service: Service, *, for_operator: bool) -> list[Trouble]:
                 tuple(f"{name}: {words}" for name, words in refusing[:SHOWN_MAX] if for_operator),
                 "Their addresses stay unknown. The operator of the service should see whether the "
                 "machine is on a blocklist.",
-                **more,
+                *(_seen_by_operator("hosts") if for_operator else ()),
             )
         )
     if failing := engine.routes.failing_resolvers():
-        if for_operator:
-            more = {"url": f"{OPERATOR_PAGE}#resolvers", "link": "See the resolvers"}
         found.append(
             Trouble(
                 "A resolver does not answer.", tuple(failing) if for_operator else (),
-                "Addresses may be unknown for it; the operator should check the network.", **more,
+                "Addresses may be unknown for it; the operator should check the network.",
+                *(_seen_by_operator("resolvers") if for_operator else ()),
             )
         )  # fmt: skip
     return found
+
+
+def _seen_by_operator(section: str) -> tuple[str, str]:
+    """The section of the operator's page, and what to call it."""
+    return f"{OPERATOR_PAGE}#{section}", f"See the {section}"
 
 
 def _of_lists(lists: list[ListResponse]) -> list[Trouble]:

@@ -29,6 +29,7 @@ from .work import (
     list_table,
     work_pages,
 )
+from .work.list_states import rough_duration
 
 KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
 
@@ -36,7 +37,7 @@ KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
 def dashboard_blueprint(frame: Frame, connections: LiveConnections) -> Blueprint:
     """Make the routes."""
     pages = Blueprint("dashboard", __name__, template_folder="templates")
-    for drawn in (icon, mark, bar, per_cent, postmark, clock):
+    for drawn in (icon, mark, bar, per_cent, postmark, clock, rough_duration):
         pages.add_app_template_global(drawn)
     sign_in_pages.register(pages, frame)
     people_page.register(pages, frame)

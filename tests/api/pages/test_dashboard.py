@@ -4,6 +4,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -26,9 +27,11 @@ from mailprobe.api.pages.dashboard.sign_ins import (
 )
 from mailprobe.api.serve import create_app
 from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.storage.list_records import HostWait
 from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.lists.test_lists import open_list_shop, send
 from tests.api.service_fixture import HttpAnswer, RunningService, open_shop
+from tests.storage.contract.list_calls import claimed, running
 
 HOME = "/dashboard"
 PAGES = (
@@ -469,6 +472,22 @@ async def test_the_overview_shows_results_by_light_what_runs_and_what_is_wrong(a
         now = (await visitor.get("/now")).octets.decode()
         assert "<!doctype" not in now
         assert f'href="{HOME}/lists/{list_id}"' in now.partition("Running now")[2]
+
+
+async def test_a_list_that_waits_says_until_when_and_how_long_it_takes(autojump_clock):
+    """On the overview and on the operator's page, which adds up all lists."""
+    async with open_shop("scale") as shop:
+        visitor = await signed_in(shop)
+        await running(shop.store, await shop.caller(), 9)
+        [claim] = await claimed(shop.store)
+        until = shop.clock() + timedelta(minutes=7)
+        waits = [HostWait("mx.slow.test", "host_budget", 0, 9, until)]
+        assert await shop.store.release_chunk(claim, until, waits=waits)
+        now = (await visitor.get("/now")).octets.decode().partition("Running now")[2]
+        assert "Waiting until <time" in now
+        assert re.search(r"of 9<br><span class=.quiet.>about 7 min left", now)
+        page = (await visitor.get("/operator")).octets.decode()
+        assert re.search(r'Waiting</h3><p class="figure">9</p><small>for 1 mail host<', page)
 
 
 async def test_the_projection_is_the_pace_of_the_month(autojump_clock):

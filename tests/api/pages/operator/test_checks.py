@@ -61,6 +61,7 @@ async def test_the_page_has_the_table_of_the_doctor(autojump_clock: Clock) -> No
             assert (
                 f"<b>One check fails: {FOUND[0].check}.</b> No host answers at &lt;25&gt;" in shown
             )
+            assert '<div class="notice bad">' in shown
         await trio.sleep(60)
         assert (await ann.post(PLACE)).headers["location"] == CHECKS
         assert ran == [1, 1]
