@@ -24,7 +24,7 @@ PICTURES = ROOT / "dev/pictures"
 LIST = ROOT / "examples/list.csv"
 ADDRESS = "clara.nowak@harbour-books.test"
 ADDRESSES = (ADDRESS, "vera.garcia-84@harbour-books.test", "ann@gmial.com", "a.young@gmail.com")
-COLUMNS = 124
+COLUMNS = 134
 SIZE = {"width": 1100, "height": 720}
 PAGES = {
     "overview": "/dashboard",

@@ -1,5 +1,6 @@
 """README.md is short, and its table of answers is the code's."""
 
+from mailprobe.api.results.advice import answer_of
 from mailprobe.engine.lights import light_of
 from mailprobe.engine.verdict import LADDER, judge
 from tests.docs.pages import ROOT, bare, table_of
@@ -12,9 +13,9 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_table_of_answers_has_every_status_confidence_and_light() -> None:
-    rows = table_of("README.md", "status", "confidence", "what happened", "light")
+    rows = table_of("README.md", "status", "confidence", "what happened", "light", "verdict")
     verdicts = [judge("ann@example.org", outcome) for outcome in LADDER]
-    assert {(bare(row[0]), float(row[1]), row[3]) for row in rows} == {
-        (verdict.status, verdict.confidence, light_of(verdict)) for verdict in verdicts
+    assert {(bare(row[0]), float(row[1]), *row[3:]) for row in rows} == {
+        (each.status, each.confidence, light_of(each), answer_of(each).word) for each in verdicts
     }
     assert len(rows) == len({row[1] for row in rows})

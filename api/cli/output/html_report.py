@@ -12,12 +12,13 @@ from html import escape
 from mailprobe.engine.lights import Light, light_of
 from mailprobe.engine.smtp.operators import MailOperators, load_operators
 
+from ...results.advice import ANSWERS
 from ...results.counts import ResultCounts, duration
 from ...results.lights import LIGHT_COLOURS, STATUS_COLOURS, WORDS
 from ...results.row_result import RowResult, suggested
 from ...terminal import plain
 from .advice import advice
-from .summary import Summary, cell_notes
+from .summary import Summary, cell_notes, counted
 
 NAMES_MAX = 50_000  # domains, and providers; what comes after them is counted as OTHERS
 OTHERS = "all others"
@@ -112,11 +113,13 @@ def _page(summary: Summary, counts: ReportCounts, list_name: str) -> Iterator[st
     noted = cell_notes(summary)
     where = f" in {escape(' and '.join(summary.columns))}" if summary.columns else ""
     yield (
-        f"<p>{summary.rows:,} rows{noted}, {summary.addresses:,} different addresses{where}, "
+        f"<p>{counted(summary.rows, 'row', 'rows')}{noted}, "
+        f"{counted(summary.addresses, 'different address', 'different addresses')}{where}, "
         f"cleaned in {duration(summary.took_s)}.</p>"
     )
     for line in advice(found):
         yield f"<p>{_text(line)}</p>"
+    yield from _verdicts(found)
     yield from _shares("Status", found.statuses.most_common(), found.done, STATUS_COLOURS)
     words = [(f"{key}: {WORDS[key]}", number) for key, number in found.reasons.most_common()]
     yield from _shares("Reason", words, found.done, {})
@@ -126,6 +129,16 @@ def _page(summary: Summary, counts: ReportCounts, list_name: str) -> Iterator[st
     yield from _suggestions(counts.suggestions, found.suggestions)
     yield from _certainty(found, counts)
     yield "</body></html>"
+
+
+def _verdicts(found: ResultCounts) -> Iterator[str]:
+    yield f"<h2>Verdict</h2><table>{_head('Verdict', 'rows', 'share', '')}"
+    for light, answer in ANSWERS.items():
+        count = found.lights[light]
+        bar = _bar([(count, LIGHT_COLOURS[light])], found.done)
+        name = f"<b>{answer.word}</b> {answer.sentence}"
+        yield _row_of(name, f"{count:,}", _share(count, found.done), bar)
+    yield "</table>"
 
 
 def _shares(
@@ -146,7 +159,7 @@ def _by_light(title: str, entries: Iterable[tuple[str, LightCounts]]) -> Iterato
     largest = sorted(entries, key=lambda entry: (-entry[1].rows, entry[0]))[:SHOWN_MAX]
     if not largest:
         return
-    yield f"<h2>{title}</h2><table>{_head(title, 'rows', 'green', 'yellow', 'red', '')}"
+    yield f"<h2>{title}</h2><table>{_head(title, 'rows', *(answer.word.lower() for answer in ANSWERS.values()), '')}"
     for name, each in largest:
         numbers = [each.lights[light] for light in LIGHT_COLOURS]
         bar = _bar(list(zip(numbers, ("green", "yellow", "red"), strict=True)), each.rows)
@@ -155,7 +168,7 @@ def _by_light(title: str, entries: Iterable[tuple[str, LightCounts]]) -> Iterato
 
 
 def _worst(domains: dict[str, LightCounts]) -> Iterator[str]:
-    """The domains with the largest share of red rows."""
+    """The domains with the largest share of rows to drop."""
     bad = [
         (each.lights["RED_LIGHT"] / each.rows, name, each)
         for name, each in domains.items()
@@ -164,7 +177,7 @@ def _worst(domains: dict[str, LightCounts]) -> Iterator[str]:
     if not bad:
         return
     yield f"<h2>Worst domains</h2><p>Of those with at least {WORST_ROWS_MIN} rows.</p>"
-    yield f"<table>{_head('Domain', 'rows', 'red', 'share', '')}"
+    yield f"<table>{_head('Domain', 'rows', 'drop', 'share', '')}"
     for share, name, each in sorted(bad, key=lambda entry: (-entry[0], entry[1]))[:SHOWN_MAX]:
         red = each.lights["RED_LIGHT"]
         yield _row(
@@ -173,16 +186,17 @@ def _worst(domains: dict[str, LightCounts]) -> Iterator[str]:
     yield "</table>"
 
 
-def _suggestions(suggestions: dict[str, str], number: int) -> Iterator[str]:
+def _suggestions(suggestions: dict[str, str], rows: int) -> Iterator[str]:
     if not suggestions:
         return
-    yield "<h2>To confirm</h2>"
-    yield f"<p>{number:,} rows look mistyped. Ask their owners before you change an address.</p>"
+    yield "<h2>Perhaps a typo</h2>"
+    look = counted(rows, "row looks", "rows look")
+    yield f"<p>{look} mistyped. Ask before you change an address.</p>"
     yield f"<table>{_head('in the list', 'probably meant')}"
     for email, correction in suggestions.items():
         yield f"<tr><td>{_text(email)}</td><td>{_text(correction)}</td></tr>"
     yield "</table>"
-    if number > len(suggestions):
+    if rows > len(suggestions):
         yield f"<p>The first {len(suggestions):,} are shown.</p>"
 
 
@@ -191,20 +205,22 @@ def _certainty(found: ResultCounts, counts: ReportCounts) -> Iterator[str]:
     unknown, catch_all = found.statuses["unknown"], found.statuses["catch_all"]
     known = found.done - unknown - catch_all
     yield "<h2>How sure this is</h2><ul>"
-    yield f"<li>{known:,} rows ({_share(known, found.done)}) have a clear answer.</li>"
-    for confidence, number in sorted(counts.confidences.items(), reverse=True):
+    clear = counted(known, "row has", "rows have")
+    yield f"<li>{clear} a clear answer ({_share(known, found.done)}).</li>"
+    for confidence, rows in sorted(counts.confidences.items(), reverse=True):
         tested = "refused" if confidence > 0.9 else "gave no clear answer to"
         yield (
-            f"<li>{number:,} rows were accepted by a host that {tested} a random name "
+            f"<li>{counted(rows, 'row was', 'rows were')} accepted by a host that {tested} a random name "
             f"(confidence {confidence}).</li>"
         )
     if catch_all:
-        yield (
-            f"<li>{catch_all:,} rows are of domains that accept every name: only a message would "
-            "tell.</li>"
+        are = counted(
+            catch_all, "row is of a domain that accepts", "rows are of domains that accept"
         )
+        yield f"<li>{are} every name: only a message would tell.</li>"
     if unknown:
-        yield f"<li>{unknown:,} rows could not be known; the reasons are above.</li>"
+        rows_unknown = counted(unknown, "row", "rows")
+        yield f"<li>{rows_unknown} could not be known; the reasons are above.</li>"
     yield "</ul>"
 
 

@@ -19,18 +19,20 @@ from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.evidence import ConversationLine, Evidence
 from mailprobe.engine.lights import light_of
 
+from ...results.advice import ANSWERS, answer_of
 from ...results.counts import ResultCounts, duration
 from ...results.lights import LIGHT_COLOURS, STATUS_COLOURS, WORDS
 from ...results.row_result import RowResult
 from ...terminal import plain
 from .advice import advice
-from .summary import Summary, cell_notes
+from .summary import Summary, cell_notes, counted
 
-OTHERS_COLUMNS = 50  # what the columns beside the address need
-WIDE_COLUMNS = 110  # enough for a mail host beside its address
+OTHERS_COLUMNS = 59  # what the columns beside the address need
+WIDE_COLUMNS = 119  # enough for a mail host beside its address
 REASONS_MAX = 6  # lines of the summary, which fits on one screen
 PIPE_COLUMNS = 200  # without a terminal, wide enough to wrap nothing
 
+VERDICTS: dict[str, str] = {light: answer.word for light, answer in ANSWERS.items()}
 TERMINAL_COLOURS = {"grey": "bright_black"}  # others have rich's names
 STYLES: dict[str, str] = {
     name: TERMINAL_COLOURS.get(colour, colour)
@@ -55,9 +57,14 @@ def print_verdicts(console: Console, verdicts: Sequence[RowResult]) -> None:
         return
     for verdict in verdicts:
         console.print(Text(plain(verdict.email), style="bold"), soft_wrap=True)
-        status = (verdict.status, STYLES[verdict.status])
-        parts = [_why(verdict), plain(verdict.mx_host or ""), f"{verdict.latency_ms:,} ms"]
-        console.print(Text.assemble("  ", status, "  ", "; ".join(filter(None, parts))))
+        parts = [verdict.status, _why(verdict), plain(verdict.mx_host or "")]
+        rest = "; ".join(filter(None, [*parts, f"{verdict.latency_ms:,} ms"]))
+        console.print(Text.assemble("  ", _word(verdict), "  ", rest))
+
+
+def _word(verdict: RowResult) -> Text:
+    """Keep, Confirm or Drop, in its colour."""
+    return Text(answer_of(verdict).word, style=STYLES[light_of(verdict)])
 
 
 def verdict_table(verdicts: Iterable[RowResult], columns: int) -> Table:
@@ -65,6 +72,7 @@ def verdict_table(verdicts: Iterable[RowResult], columns: int) -> Table:
     wide = columns >= WIDE_COLUMNS
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     table.add_column("address", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
     table.add_column("status", no_wrap=True)
     table.add_column("why", overflow="fold", min_width=20)
     if wide:
@@ -75,7 +83,8 @@ def verdict_table(verdicts: Iterable[RowResult], columns: int) -> Table:
         reasons = [why, host] if wide else [Text("\n").join(filter(None, (why, host)))]
         table.add_row(
             Text(plain(verdict.email)),
-            Text(verdict.status, style=STYLES[verdict.status]),
+            _word(verdict),
+            Text(verdict.status),
             *reasons,
             Text(f"{verdict.latency_ms:,}"),
         )
@@ -105,9 +114,7 @@ def _fault(text: str) -> str:
 
 def explanation(verdict: RowResult, evidence: Evidence) -> Iterator[Text]:
     """The evidence for a verdict, line by line."""
-    yield Text.assemble(
-        (plain(verdict.email), "bold"), "  ", (verdict.status, STYLES[verdict.status])
-    )
+    yield Text.assemble((plain(verdict.email), "bold"), "  ", _word(verdict), "  ", verdict.status)
     yield from _facts(verdict, evidence)
     if evidence.conversation:
         yield Text("  conversation")
@@ -138,14 +145,14 @@ def _readable(line: ConversationLine) -> Text:
 
 
 def summary_table(counts: ResultCounts, reasons_max: int = REASONS_MAX) -> Table:
-    """The rows of a cleaned list by light, by status and by the most frequent reasons."""
+    """The rows of a cleaned list by verdict, by status and by the most frequent reasons."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     table.add_column("by")
     table.add_column("")
     table.add_column("rows", justify="right")
     table.add_column("share", justify="right")
     table.add_column("")
-    _add_counts(table, "light", counts.lights.most_common(), counts.done)
+    _add_counts(table, "verdict", counts.lights.most_common(), counts.done)
     _add_counts(table, "status", counts.statuses.most_common(), counts.done)
     reasons = counts.reasons.most_common()
     if len(reasons) > reasons_max:
@@ -160,10 +167,10 @@ def _add_counts(table: Table, title: str, counts: Iterable[tuple[str, int]], tot
     for position, (name, count) in enumerate(counts):
         table.add_row(
             "" if position else title,
-            Text(name, style=STYLES.get(name, "")),
+            Text(VERDICTS.get(name, name), style=STYLES.get(name, "")),
             f"{count:,}",
             f"{100 * count / total:.1f} %",
-            WORDS.get(name, "") if title == "reason" else "",
+            name if name in VERDICTS else WORDS.get(name, "") if title == "reason" else "",
         )
 
 
@@ -192,9 +199,14 @@ def summary_line(summary: Summary) -> str:
     noted = cell_notes(summary)
     where = f" in {' and '.join(summary.columns)}" if summary.columns else ""
     rate = f", {summary.verified / summary.took_s:,.1f}/s" if summary.verified else ""
-    written = f"; {summary.written:,} rows written" if summary.written != summary.rows else ""
+    written = (
+        f"; {counted(summary.written, 'row', 'rows')} written"
+        if summary.written != summary.rows
+        else ""
+    )
     return (
-        f"{summary.rows:,} rows{noted}, {summary.addresses:,} different addresses{where}; "
+        f"{counted(summary.rows, 'row', 'rows')}{noted}, "
+        f"{counted(summary.addresses, 'different address', 'different addresses')}{where}; "
         f"{summary.verified:,} asked in {duration(summary.took_s)}{rate}{written}"
     )
 

@@ -24,6 +24,11 @@ class Summary:
     doubtful: int = 0  # rows whose address is suggested, and was not verified
 
 
+def counted(count: int, one: str, more: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{count:,} {one if count == 1 else more}"
+
+
 def cell_notes(summary: Summary) -> str:
     """` (2 without an address, 3 unwrapped)`: rows whose cells are anything but an address."""
     notes = {

@@ -8,6 +8,7 @@ import io
 import zipfile
 from typing import TYPE_CHECKING
 
+from ...results.advice import ANSWERS
 from ...results.counts import ResultCounts
 from ...results.lights import LIGHT_COLOURS, WORDS
 from .markup import elements_of, escaped, with_children
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 TITLE = "mailprobe summary"
 STEM = "mailprobe_summary"
-CHART_CELL = "D2"
+CHART_CELL = "E2"
 
 RELATIONSHIPS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
 SHEET_PART = "xl/worksheets/{}.xml"
@@ -49,17 +50,15 @@ def add_summary(book: "xlsxwriter.Workbook", counts: ResultCounts, title: str = 
     """Add the sheet to a workbook of xlsxwriter."""
     sheet = book.add_worksheet(title)
     sheet.set_column(0, 0, 32)
-    rows: list[tuple[str, object]] = [("light", "rows")]
-    rows += [(light, counts.lights[light]) for light in LIGHT_COLOURS]
-    rows += [("", None), ("status", "rows"), *counts.statuses.most_common()]
-    rows += [("", None), ("reason", "rows")]
+    rows: list[tuple[str | int, ...]] = [("verdict", "rows", "light")]
+    rows += [(ANSWERS[light].word, counts.lights[light], light) for light in LIGHT_COLOURS]
+    rows += [(), ("status", "rows"), *counts.statuses.most_common()]
+    rows += [(), ("reason", "rows")]
     rows += [(WORDS.get(reason, reason), count) for reason, count in counts.reasons.most_common()]
-    for number, (name, count) in enumerate(rows):
-        sheet.write_string(number, 0, name)
-        if isinstance(count, str):
-            sheet.write_string(number, 1, count)
-        elif count is not None:
-            sheet.write_number(number, 1, count)
+    for number, cells in enumerate(rows):
+        for place, cell in enumerate(cells):
+            write = sheet.write_string if isinstance(cell, str) else sheet.write_number
+            write(number, place, cell)
     last = len(LIGHT_COLOURS)
     chart = book.add_chart({"type": "bar"})
     chart.add_series(
@@ -74,7 +73,7 @@ def add_summary(book: "xlsxwriter.Workbook", counts: ResultCounts, title: str = 
             "gap": 40,
         }
     )
-    chart.set_title({"name": "Rows by light"})
+    chart.set_title({"name": "Rows by verdict"})
     chart.set_legend({"none": True})
     chart.set_y_axis({"reverse": True})
     chart.set_x_axis({"major_gridlines": {"visible": False}, "num_format": "#,##0"})

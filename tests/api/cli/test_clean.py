@@ -346,7 +346,7 @@ def test_the_command_says_what_it_did_on_standard_error_alone(tmp_path: Path) ->
         code, out, err = child.end()
     assert (code, out) == (0, "")
     for words in ("6 rows", "1 without an address", "4 different", "deliverable", "accepted",
-                  "YELLOW_LIGHT", "list.verified.csv"):  # fmt: skip
+                  "Confirm", "YELLOW_LIGHT", "list.verified.csv"):  # fmt: skip
         assert words in err
 
 

@@ -48,7 +48,7 @@ def test_the_demo_cleans_the_example_and_stops_all_it_started(place: Path) -> No
     with start(place) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err
-    for words in ("300 rows", "deliverable", "GREEN_LIGHT"):
+    for words in ("300 rows", "deliverable", "Keep", "GREEN_LIGHT"):
         assert words in out
     assert out.splitlines()[0] == "cleaned list: examples/list.verified.csv"
     assert "--resume" not in err

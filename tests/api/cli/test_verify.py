@@ -253,7 +253,7 @@ def test_a_summary_counts_by_status_reason_and_light() -> None:
     for address in ("a@x.test", "b@x.test", "nobody@x.test", "throwaway@x.test"):
         counts.count(result_of(address))
     shown = drawn(summary_table(counts))
-    for words in ("deliverable", "50.0 %", "no_mailbox", "throwaway domain", "RED_LIGHT"):
+    for words in ("deliverable", "50.0 %", "no_mailbox", "throwaway domain", "Drop", "RED_LIGHT"):
         assert words in shown
 
 

@@ -187,7 +187,7 @@ async def test_the_layers_after_a_failure_are_not_called_passed(autojump_clock):
         assert "An earlier check decided, so no mail host was asked." in page
 
 
-async def test_a_host_that_rests_was_not_asked(autojump_clock):
+async def test_a_resting_host_has_not_refused_a_connection(autojump_clock):
     """That it took no connection would be said of a host that nobody tried."""
     async with open_shop("scale") as shop:
         visitor = await signed_in(shop)

@@ -120,8 +120,8 @@ def test_a_cleaned_spreadsheet_can_be_worked_with(tmp_path: Path, kind: str) -> 
     sheets = sheets_of(octets)
     assert list(sheets)[1] == TITLE
     assert ["deliverable", 1.0] in [row[:2] for row in sheets[TITLE]]
-    assert ["GREEN_LIGHT", 1.0] in [row[:2] for row in sheets[TITLE]]
-    assert ["RED_LIGHT", 1.0] in [row[:2] for row in sheets[TITLE]]
+    assert ["Keep", 1.0, "GREEN_LIGHT"] in [row[:3] for row in sheets[TITLE]]
+    assert ["Drop", 1.0, "RED_LIGHT"] in [row[:3] for row in sheets[TITLE]]
     header, ann, bob, blank = next(iter(sheets.values()))
     place = {name: position for position, name in enumerate(header)}
     assert ann[place["valid"]] is True
@@ -150,7 +150,7 @@ def test_a_cleaned_workbook_is_refreshed_with_its_summary(tmp_path: Path) -> Non
     assert len(sheets["Kunden"][2]) == len(before["Kunden"][2])
     place = before["Kunden"][0].index("status")
     assert [row[place] for row in sheets["Kunden"][1:3]] == ["deliverable"] * 2
-    assert ["GREEN_LIGHT", 2.0] in [row[:2] for row in sheets[TITLE]]
+    assert ["Keep", 2.0, "GREEN_LIGHT"] in [row[:3] for row in sheets[TITLE]]
     assert set(colours_of(again)) == {"GREEN_LIGHT", "deliverable"}
     with open_list(tmp_path / "list.xlsx") as source:
         assert [row.address for row in source.rows()] == [ANN, BOB, ""]
