@@ -269,6 +269,17 @@ async def test_any_text_can_be_pasted(pasted: str, addresses: int) -> None:
         assert f"Verify {addresses} addresses" in found.words
 
 
+async def test_doubtful_cells_are_counted_beside_what_is_verified() -> None:
+    """They get a suggestion and no question, so the sum alone would promise too much."""
+    async with open_list_shop() as shop:
+        visitor = await signed_in(shop)
+        found = await surveyed(visitor, f"email\n{ANN}\ncarol (at) shop.test\n".encode())
+        assert "Addresses to verify 2 Of these doubtful: no mail host is asked 1" in found.words
+        assert (
+            "doubtful: no mail" not in (await surveyed(visitor, f"email\n{ANN}\n".encode())).words
+        )
+
+
 async def test_a_file_that_is_no_list_is_refused_with_the_next_step() -> None:
     async with open_list_shop() as shop:
         visitor: Any = await signed_in(shop)
