@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from mailprobe.api.pages.dashboard.operator.machine import size_of
 from mailprobe.api.serve import create_app
 from mailprobe.api.service import Deployment
 from mailprobe.bench.world.mail_host import MailHost
-from mailprobe.engine.egress import Egress, Egresses
+from mailprobe.engine.egress import DailyLimit, Egress, Egresses
 from mailprobe.storage.audit import EntryFilter
 from mailprobe.storage.egresses import ReputationDay
 from mailprobe.storage.records import Actor
@@ -242,7 +242,9 @@ def test_a_size_is_short(octets: int, words: str) -> None:
 async def test_egresses_are_shown_paused_and_resumed_by_the_operator_alone(autojump_clock):
     async with open_shop() as shop:
         name = "fra-1"
-        egresses = Egresses((Egress(name, proxy="socks5://u:secret@192.0.2.1:1080"),))
+        limits = (DailyLimit(date(2026, 1, 1), 200),)
+        way = Egress(name, proxy="socks5://u:secret@192.0.2.1:1080", daily=limits)
+        egresses = Egresses((way, Egress("fra-2", helo_name="probe2.shop.test")))
         ann = await signed_in(shop)
         assert b'id="egresses"' not in (await ann.get(PAGE)).octets
         assert (await ann.post(f"{PAGE}/egresses/fra-1/pause")).status == 404
@@ -258,6 +260,9 @@ async def test_egresses_are_shown_paused_and_resumed_by_the_operator_alone(autoj
         shown = (await ann.get(PAGE)).octets
         assert b">fra-1 <small" in shown
         assert b"socks5 192.0.2.1:1080" in shown
+        assert shop.service.quota.engine.settings.helo_name.encode() in shown
+        assert b"probe2.shop.test" in shown
+        assert b'0 of 200<svg class="bar ' in shown
         assert b"secret" not in shown
         assert b"100.0" in shown
         assert (await ann.post(f"{place}/resume")).status == 303

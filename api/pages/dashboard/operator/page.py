@@ -142,7 +142,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
                 for each in await service.store.queues()
             ],
             queued_max=COUNTED_MAX, pauses=await service.store.pauses(),
-            egresses=await egresses_of(frame),
+            egresses=await egresses_of(frame), helo_name=engine.settings.helo_name,
             has_checks=deployment is not None and deployment.checks is not None,
             machine=None if deployment is None else await machine_of(deployment), size=size_of,
             accounts=await service.store.find_accounts(limit=ACCOUNTS_SHOWN),
