@@ -133,7 +133,7 @@ class ContainedTasks:
         self._all_done = trio.Event()
 
     def start(
-        self, task: Callable[[Unpack[Arguments]], Awaitable[None]], *args: Unpack[Arguments]
+        self, task: Callable[[Unpack[Arguments]], Awaitable[None]], *args: *Arguments
     ) -> None:
         self.count += 1
         self._nursery.start_soon(contained_until, self._ended, task, *args)
