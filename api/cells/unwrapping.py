@@ -224,7 +224,7 @@ def _candidates(text: str, *, is_link: bool) -> Iterator[str]:
         found = DOMAIN.match(after)
         assert found is not None  # it may be empty
         taken = found.end()
-        domain = _without_invisible(found[0]).strip(".-")
+        domain = _without_invisible(found[0]).rstrip(".-")  # at its beginning they are a mistake
         if not local or not domain:
             continue
         rest = after[taken : taken + TEXT_CHARACTERS_MAX]
@@ -320,4 +320,6 @@ def _attempts(text: str) -> Iterator[str]:
         yield f"{local}@{domain[: torn.start()]}{torn[0].replace(' ', '')}"
         yield f"{local}@{domain[: torn.start()]}.{torn[0].strip(' .-')}"
     fixed = re.sub(r"\.{2,}", ".", domain.replace(",", "."))
+    if "@" not in fixed:
+        fixed = fixed.lstrip(".-")
     yield f"{re.sub(r'[.]{2,}', '.', local).strip('.')}@{fixed}"

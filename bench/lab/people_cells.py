@@ -80,7 +80,7 @@ DOUBTFUL = (
     f"{LOCAL} @{DOMAIN}", f"{LOCAL}@ {DOMAIN}", f"{LOCAL} @ {DOMAIN}", f"{LOCAL}\n@{DOMAIN}", f"{LOCAL}@\u00a0{DOMAIN}",
     "clara. nowak@harbour-books.test", "clara.nowak@harbour-books .test", "clara.nowak@harbour-books. test",
     "clara.nowak@harbour-books . test", "clara.nowak@ harbour-books .test", "clara.nowak@harbour- books.test",
-    f"{LOCAL}@@{DOMAIN}", f"{LOCAL}@harbour-books,test", f"{LOCAL}@harbour-books..test", f"{LOCAL}.@{DOMAIN}", f".{LOCAL}@{DOMAIN}",
+    f"{LOCAL}@@{DOMAIN}", f"{LOCAL}@harbour-books,test", f"{LOCAL}@harbour-books..test", f"{LOCAL}.@{DOMAIN}", f"{LOCAL}@.{DOMAIN}", f".{LOCAL}@{DOMAIN}",
     f"clara..nowak@{DOMAIN}", f"clara\u200b.nowak@{DOMAIN}", f"{LOCAL}@harbour\u00ad-books.test", f"{LOCAL}\\@{DOMAIN}",
     f"ｃｌａｒａ.ｎｏｗａｋ＠{DOMAIN}", "clara.nowak@harbour-books。test", f"{LOCAL}@harbour-books．test",
 )  # fmt: skip
