@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from random import Random
 
-import dns.message
 import trio
 from trio.testing import memory_stream_pair
 
@@ -28,6 +27,7 @@ from .zone import (
     ZoneMode,
     answer_in_mode,
     answer_of_faults,
+    read_question,
 )
 
 FIRST_ADDRESS = IPv4Address("11.0.0.1")  # public, and not the address of a mail host
@@ -105,10 +105,10 @@ class FakeTransport:
         self.exchanged[url] += 1
         endpoint = self.endpoints.get(url, FakeEndpoint())
         await trio.sleep(endpoint.delay_s)
-        question = dns.message.from_wire(query)
+        question = read_question(query)
         answer = answer_of_faults(question, endpoint.faults)
         if answer is None and endpoint.mode is not None:
-            answer = answer_in_mode(question, endpoint.mode)
+            answer = answer_in_mode(question.message, endpoint.mode)
         elif answer is None:
             answer = self.zone.answer(query)
         return answer if isinstance(answer, bytes) else await self._act(answer)

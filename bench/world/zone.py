@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
+from typing import NamedTuple
 
 import dns.edns
 import dns.exception
@@ -22,6 +23,7 @@ import dns.rrset
 from .resolver_faults import ResolverFaults, Unavailable
 
 RRSETS_KEPT = 1_000
+MESSAGES_KEPT = 2_000  # that were read, or made
 QUERIES_KEPT = 100_000  # different questions counted
 CHAIN_MAX = 20  # steps of CNAME that are put into one answer
 HTML = b"<!DOCTYPE html><html><body>Please sign in to the network</body></html>"
@@ -60,6 +62,15 @@ class Name:
     mode_times: int | None = None  # queries that the mode applies to, the first ones; None: all
     ttl_s: int = 3600
     shown: int | None = None  # addresses in each answer, in rotation
+
+
+class RecordTexts(NamedTuple):
+    """The records of one name and type, as texts."""
+
+    name: str
+    ttl_s: int
+    kind: str
+    texts: tuple[str, ...]
 
 
 NOTHING = Name()
@@ -119,12 +130,8 @@ class Zone:
 
         Raises ValueError for octets that are not a DNS query.
         """
-        try:
-            question = dns.message.from_wire(query)
-            asked = question.question[0]
-        except (dns.exception.DNSException, IndexError) as wrong:
-            raise ValueError("not a DNS question") from wrong
-        name, kind = _plain(asked.name.to_text()), dns.rdatatype.to_text(asked.rdtype)
+        question = read_question(query)
+        name, kind = question.name, question.kind
         if (name, kind) in self.queries or len(self.queries) < QUERIES_KEPT:
             self.queries[name, kind] += 1
         if (failed := answer_of_faults(question, self.faults)) is not None:
@@ -132,8 +139,8 @@ class Zone:
         known = self.names.get(name)
         mode = known.mode if known else ZoneMode.NXDOMAIN
         if mode is not None and (known is None or self._is_failing(name, known, kind)):
-            return answer_in_mode(question, mode)
-        return _response(question, self._chain(name, kind)).to_wire()
+            return answer_in_mode(question.message, mode)
+        return _answered(query, self._chain(name, kind))
 
     def _is_failing(self, name: str, known: Name, kind: str) -> bool:
         """Whether the name's mode applies to this query."""
@@ -142,16 +149,16 @@ class Zone:
         self._failed[name] += 1
         return known.mode_times is None or self._failed[name] <= known.mode_times
 
-    def _chain(self, name: str, kind: str) -> "list[dns.rrset.RRset] | None":
+    def _chain(self, name: str, kind: str) -> tuple[RecordTexts, ...] | None:
         """The records that answer, with CNAMEs; None if the name does not exist."""
-        found: list[dns.rrset.RRset] = []
+        found: tuple[RecordTexts, ...] = ()
         for _ in range(CHAIN_MAX):
             known = self.names.get(name)
             if known is None:
                 return found or None
             if known.cname is None or kind == "CNAME":
                 return found + _records(name, self._turned(name, known, kind), kind)
-            found.append(_rrset(name, known.ttl_s, "CNAME", [f"{known.cname}."]))
+            found += (RecordTexts(name, known.ttl_s, "CNAME", (f"{known.cname}.",)),)
             name = known.cname
         return found
 
@@ -165,13 +172,29 @@ class Zone:
         return replace(known, addresses=turned[: known.shown])
 
 
-def answer_of_faults(
-    question: dns.message.Message, faults: ResolverFaults
-) -> bytes | Behaviour | None:
+class Question(NamedTuple):
+    """A query that was read."""
+
+    message: dns.message.Message
+    name: str
+    kind: str
+
+
+@lru_cache(maxsize=MESSAGES_KEPT)
+def read_question(query: bytes) -> Question:
+    """Read a query; nothing changes its message. Raises ValueError."""
+    try:
+        message = dns.message.from_wire(query)
+        asked = message.question[0]
+    except (dns.exception.DNSException, IndexError) as wrong:
+        raise ValueError("not a DNS question") from wrong
+    return Question(message, _plain(asked.name.to_text()), dns.rdatatype.to_text(asked.rdtype))
+
+
+def answer_of_faults(question: Question, faults: ResolverFaults) -> bytes | Behaviour | None:
     """How a resolver with these faults fails for this query, or None if it does not."""
-    asked = question.question[0]
-    fault = faults.fault(_plain(asked.name.to_text()), dns.rdatatype.to_text(asked.rdtype))
-    return answer_in_mode(question, ZoneMode.SERVFAIL) if fault is True else fault or None
+    fault = faults.fault(question.name, question.kind)
+    return answer_in_mode(question.message, ZoneMode.SERVFAIL) if fault is True else fault or None
 
 
 def answer_in_mode(question: dns.message.Message, mode: ZoneMode) -> bytes | Behaviour:
@@ -196,6 +219,12 @@ def answer_in_mode(question: dns.message.Message, mode: ZoneMode) -> bytes | Beh
     return response.to_wire()
 
 
+@lru_cache(maxsize=MESSAGES_KEPT)
+def _answered(query: bytes, records: tuple[RecordTexts, ...] | None) -> bytes:
+    found = None if records is None else [_rrset(*each) for each in records]
+    return _response(read_question(query).message, found).to_wire()
+
+
 def _response(
     question: dns.message.Message, records: Sequence[dns.rrset.RRset] | None
 ) -> dns.message.Message:
@@ -210,7 +239,7 @@ def _response(
     return response
 
 
-def _records(name: str, known: Name, kind: str) -> list[dns.rrset.RRset]:
+def _records(name: str, known: Name, kind: str) -> tuple[RecordTexts, ...]:
     texts: Mapping[str, list[str]] = {
         "MX": [f"{preference} {exchange}." for preference, exchange in known.mx],
         "A": [a for a in known.addresses if ":" not in a],
@@ -218,8 +247,8 @@ def _records(name: str, known: Name, kind: str) -> list[dns.rrset.RRset]:
         "CNAME": [f"{known.cname}."] if known.cname else [],
     }
     if not (lines := texts.get(kind, [])):
-        return []
-    return [_rrset(name, known.ttl_s, kind, lines)]
+        return ()
+    return (RecordTexts(name, known.ttl_s, kind, tuple(lines)),)
 
 
 def _rrset(name: str, ttl_s: int, kind: str, texts: Iterable[str]) -> dns.rrset.RRset:
