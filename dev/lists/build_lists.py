@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 import idna
@@ -201,8 +202,8 @@ def _throwaways(
     Both sections of the suffix list count: a dynamic-DNS service has as many unrelated
     users below it as a country.
     """
-    suffixes = PublicSuffixList(suffix_list)
-    above = _above_suffixes(_rules(suffix_list))
+    suffixes = _suffixes(suffix_list)
+    above = _above_suffixes(suffix_list)
     spared = curated.allow | curated.relays | curated.free_core | curated.smtp_blocked
     spared |= typos.targets
     kept: dict[str, Ruling] = {}
@@ -239,7 +240,7 @@ def _free_providers(
     throwaways: Mapping[str, Ruling],
 ) -> tuple[dict[str, Ruling], dict[str, Ruling]]:
     """The rulings on free providers. A claim of any list that it is a throwaway is enough."""
-    icann = PublicSuffixList(suffix_list, only_icann=True)
+    icann = _suffixes(suffix_list, only_icann=True)
     kept = dict.fromkeys(
         curated.free_core - curated.not_free - curated.relays - throwaways.keys(),
         Ruling("kept by hand"),
@@ -269,6 +270,13 @@ def _plausible_provider(domain: str, icann: PublicSuffixList) -> bool:
     )
 
 
+@cache
+def _suffixes(suffix_list: str, *, only_icann: bool = False) -> PublicSuffixList:
+    """The parsed list, for however many builds of a process."""
+    return PublicSuffixList(suffix_list, only_icann=only_icann)
+
+
+@cache
 def _rules(suffix_list: str) -> frozenset[str]:
     """The rules of the public suffix list, in A-labels, exceptions left out."""
     rules = set()
@@ -284,9 +292,12 @@ def _a_labels(rule: str) -> str:
     return star + idna.encode(name, uts46=True).decode("ascii")
 
 
-def _above_suffixes(rules: frozenset[str]) -> frozenset[str]:
+@cache
+def _above_suffixes(suffix_list: str) -> frozenset[str]:
     """Every parent of a public suffix: if it were listed, unrelated domains would match."""
-    return frozenset(name for rule in rules for name in _with_parents(rule.partition(".")[2]))
+    return frozenset(
+        name for rule in _rules(suffix_list) for name in _with_parents(rule.partition(".")[2])
+    )
 
 
 def _with_parents(domain: str) -> Iterator[str]:

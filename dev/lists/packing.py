@@ -43,12 +43,14 @@ def manifest_of(files: dict[str, bytes], version: str) -> Manifest:
     return Manifest(FORMAT, version, listed)
 
 
-def archive(files: dict[str, bytes], manifest: Manifest, key: Ed25519PrivateKey) -> bytes:
-    """The archive: the manifest, its signature, then the files."""
+def archive(
+    files: dict[str, bytes], manifest: Manifest, key: Ed25519PrivateKey, *, level: int = 9
+) -> bytes:
+    """The archive: the manifest, its signature, then the files, compressed at this level."""
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
     packed = io.BytesIO()
     with (
-        gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream,
+        gzip.GzipFile(fileobj=packed, mode="wb", compresslevel=level, mtime=0) as stream,
         tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as tar,
     ):
         for name, content in {MANIFEST: text, SIGNATURE: key.sign(text), **files}.items():

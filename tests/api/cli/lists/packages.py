@@ -33,7 +33,7 @@ def files_of(version: str = NEXT, *throwaways: bytes) -> dict[str, bytes]:
 
 def package(files: Mapping[str, bytes], key: Ed25519PrivateKey = KEY) -> bytes:
     files = dict(files)
-    return archive(files, manifest_of(files, files["VERSION"].decode().strip()), key)
+    return archive(files, manifest_of(files, files["VERSION"].decode().strip()), key, level=1)
 
 
 def good(
@@ -97,7 +97,7 @@ def damaged(file: str) -> bytes:
 def of_format(number: int) -> bytes:
     files = files_of()
     manifest = manifest_of(files, NEXT)
-    return archive(files, type(manifest)(number, NEXT, manifest.files), KEY)
+    return archive(files, type(manifest)(number, NEXT, manifest.files), KEY, level=1)
 
 
 def bomb() -> bytes:
