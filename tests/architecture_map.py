@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script
 
-from tests.import_graph import circles_of_files
+from tests.import_graph import circles_of_files, nodes_of, parsed
 from tests.state_owners import foreign_writes, texts
 from tests.test_private_names import places
 
@@ -70,7 +70,7 @@ def probing_figures() -> dict[str, int]:
         node
         for path in product_modules()
         if path.is_relative_to(PROBING)
-        for node in ast.walk(_parsed(path))
+        for node in nodes_of(_parsed(path))
     ]
     classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     circles = [each for each in circles_of_files() if "mailprobe.engine.smtp" in each[0]]
@@ -114,7 +114,7 @@ def _attributes(node: ast.ClassDef) -> set[str]:
     return declared | {
         each.attr
         for method in _methods(node)
-        for each in ast.walk(method)
+        for each in nodes_of(method)
         if isinstance(each, ast.Attribute)
         and isinstance(each.ctx, ast.Store)
         and isinstance(each.value, ast.Name)
@@ -127,7 +127,7 @@ def figures() -> dict[str, int]:
     heads that ask a question, and private names that tests use.
     """
     modules = {path: _parsed(path) for path in product_modules() if path.parts[0] == "storage"}
-    nodes = [node for module in modules.values() for node in ast.walk(module)]
+    nodes = [node for module in modules.values() for node in nodes_of(module)]
     commands = {
         node.name
         for node in nodes
@@ -163,7 +163,7 @@ def _text(node: ast.expr) -> str:
 
 
 def _parsed(path: Path) -> ast.Module:
-    return ast.parse((ROOT / path).read_text("utf-8"))
+    return parsed(ROOT / path)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from trio.testing import MockClock
 
-from mailprobe.api.gc_tuning import collector_paused, tune_collector
+from mailprobe.api.gc_tuning import COMMAND_COLLECT_AFTER, collector_paused, tune_collector
 from tests.compiled_once import share_compiled
 from tests.seeds import ALL
 
@@ -23,9 +23,14 @@ settings.load_profile("patient")
 # short, or one of them works alone at the end. The rest follows as it was collected.
 LONGEST_FIRST = (
     "tests/api/rest/description/test_schemathesis.py",
+    "tests/test_architecture.py",
+    "tests/test_dependencies.py",
+    "tests/test_layers.py",
+    "tests/test_names.py",
+    "tests/test_private_names.py",
+    "tests/test_state_owners.py",
     "tests/simulation/test_sequences.py",
     "tests/engine/smtp/test_cancellation.py",
-    "tests/test_architecture.py",
     "tests/api/cli/lists/test_update.py",
     "tests/hostile_files/test_clean.py",
     "tests/api/cli/test_standard_streams.py",
@@ -35,7 +40,6 @@ LONGEST_FIRST = (
     "tests/engine/smtp/egress/test_take_over.py",
     "tests/engine/smtp/replies/test_reply_cost.py",
     "tests/api/cli/test_demo.py",
-    "tests/test_layers.py",
     "tests/api/http/test_abuse_operations.py",
     "tests/simulation/test_defences.py",
     "tests/bench/harness/test_harness.py",
@@ -49,7 +53,6 @@ LONGEST_FIRST = (
     "tests/api/quota/test_refusal_leases.py",
     "tests/api/cli/remote/test_list_way.py",
     "tests/simulation/differential/test_differential.py",
-    "tests/test_dependencies.py",
     "tests/api/cli/early_end/test_dead_host.py",
     "tests/docs/test_programs_at_limits.py",
     "tests/engine/test_faults.py",
@@ -57,7 +60,6 @@ LONGEST_FIRST = (
     "tests/engine/smtp/pool/test_late_replies.py",
     "tests/api/cli/test_clean.py",
     "tests/api/http/test_two_readers.py",
-    "tests/test_names.py",
     "tests/api/quota/test_abuse_money.py",
     "tests/dev/lists/test_building.py",
     "tests/api/quota/test_hangups_billed.py",
@@ -106,7 +108,7 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: to look for cycles among them takes 8 % of the time."""
-    tune_collector()
+    tune_collector(COMMAND_COLLECT_AFTER)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -19,6 +19,21 @@ Circle = tuple[str, ...]  # in the order of the alphabet
 Graph = Mapping[str, frozenset[str]]
 
 
+# Rules look at all sources: each is parsed and walked once in a process.
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
+def nodes_of(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """What `ast.walk` gives, in its order."""
+    nodes = [tree]
+    for node in nodes:
+        nodes.extend(ast.iter_child_nodes(node))  # the loop goes on with them
+    return tuple(nodes)
+
+
 @cache
 def modules() -> dict[str, Path]:
     return {
@@ -39,7 +54,7 @@ def imported(module: str) -> frozenset[str]:
     path = modules()[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in nodes_of(parsed(path)):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

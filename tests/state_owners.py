@@ -21,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script
 
-from tests.import_graph import modules
+from tests.import_graph import modules, nodes_of, parsed
 
 MAKING = {"__init__", "__post_init__", "__new__", "__enter__", "__aenter__"}
 # Made to be handed to functions, as a connection is: one transaction of a database.
@@ -56,19 +56,18 @@ Texts = Mapping[str, Text]
 
 @cache
 def texts() -> Texts:
-    return {name: read(name, path.read_text("utf-8")) for name, path in modules().items()}
+    return {name: read(name, parsed(path)) for name, path in modules().items()}
 
 
-def read(module: str, source: str) -> Text:
-    tree = ast.parse(source)
+def read(module: str, tree: ast.Module) -> Text:
     classes = {
         node.name: _class_of(module, node)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ClassDef)
     }
     imports = {
         alias.asname or alias.name: (node.module or "", alias.name)
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
@@ -110,7 +109,7 @@ def _class_of(module: str, node: ast.ClassDef) -> OwnedClass:
 
 def _written(node: ast.AST) -> Iterator[ast.Attribute]:
     """The attributes that are assigned to, whole or by subscript."""
-    for each in ast.walk(node):
+    for each in nodes_of(node):
         match each:
             case ast.Assign(targets=targets) | ast.Delete(targets=targets):
                 found: list[ast.expr] = list(targets)
@@ -163,7 +162,7 @@ def _functions(text: Text) -> Iterator[tuple[str, Function, bool]]:
 def _classes_of_names(all_texts: Texts, text: Text, function: Function) -> dict[str, OwnedClass]:
     """The classes of parameters and of variables that are constructed or annotated here."""
     found: dict[str, OwnedClass] = {}
-    for node in ast.walk(function):
+    for node in nodes_of(function):
         match node:
             case ast.arg(arg=name, annotation=said):
                 kind = _resolved(all_texts, text, said)

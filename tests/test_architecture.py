@@ -12,6 +12,7 @@ import pytest
 from tests import architecture_map
 from tests.api.rest import request_ways
 from tests.architecture_map import ROOT, first_sentence, product_modules
+from tests.import_graph import nodes_of, parsed
 
 MODULES_MAX = 20  # in a folder, besides its __init__.py: as many as fit a screen's listing
 MODULE_LINES_MAX = 720  # one class, one file: a smaller bound was met by moving methods out
@@ -109,7 +110,7 @@ def test_no_more_lines_switch_the_type_checker_off(package: str) -> None:
         f"{path}:{node.lineno}"
         for path in product_modules()
         if path.parts[0] == package
-        for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8")))
+        for node in nodes_of(parsed(ROOT / path))
         if isinstance(node, ast.Name) and node.id == "Any"
     }
     assert len(named) <= ANY_LINES[package], "\n".join(sorted(named))

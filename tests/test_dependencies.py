@@ -7,8 +7,10 @@ import tomllib
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions
+from pathlib import Path
 
 from tests.architecture_map import ROOT, product_modules
+from tests.import_graph import parsed
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -25,7 +27,12 @@ DECLARED = {normal(name) for name in PROJECT["dependencies"]}
 OPTIONAL = {normal(name) for name in EXTRAS["bench"] + EXTRAS["mcp"] + EXTRAS["otel"]}
 
 
-def imported_names(tree: ast.AST) -> Iterator[str]:
+@cache
+def imported_names(path: Path) -> frozenset[str]:
+    return frozenset(_imported_names(parsed(ROOT / path)))
+
+
+def _imported_names(tree: ast.AST) -> Iterator[str]:
     """The top-level packages that a module imports, in functions too, but not for types alone."""
     if isinstance(tree, ast.If) and "TYPE_CHECKING" in ast.unparse(tree.test):
         return
@@ -34,17 +41,13 @@ def imported_names(tree: ast.AST) -> Iterator[str]:
     elif isinstance(tree, ast.ImportFrom) and tree.module and not tree.level:
         yield tree.module.partition(".")[0]
     for child in ast.iter_child_nodes(tree):
-        yield from imported_names(child)
+        yield from _imported_names(child)
 
 
 @cache
 def imported() -> frozenset[str]:
     """The distributions that the product imports from; of several that share a package, the declared."""
-    names = {
-        name
-        for path in product_modules()
-        for name in imported_names(ast.parse((ROOT / path).read_text("utf-8")))
-    }
+    names = {name for path in product_modules() for name in imported_names(path)}
     homes = packages_distributions()
     foreign = names - sys.stdlib_module_names - PEERS - {"mailprobe"}
     found = [{normal(home) for home in homes[name]} for name in foreign]
@@ -70,11 +73,7 @@ def test_every_import_is_a_runtime_dependency_or_of_an_extra_for_users() -> None
 def test_only_a_session_of_the_tool_server_imports_its_packages() -> None:
     """They take half a second, and are not there without their extra."""
     names = {normal(name) for name in EXTRAS["mcp"]}
-    importing = {
-        str(path)
-        for path in product_modules()
-        if names & set(imported_names(ast.parse((ROOT / path).read_text("utf-8"))))
-    }
+    importing = {str(path) for path in product_modules() if names & imported_names(path)}
     assert importing == {"api/cli/toolserver/protocol.py"}
 
 

@@ -6,7 +6,15 @@ from functools import cache
 
 import pytest
 
-from tests.import_graph import circles_of_files, circles_of_folders, imported, lines, modules
+from tests.import_graph import (
+    circles_of_files,
+    circles_of_folders,
+    imported,
+    lines,
+    modules,
+    nodes_of,
+    parsed,
+)
 
 PURE = [
     "mailprobe.engine.address",
@@ -63,7 +71,7 @@ def imports(module: str) -> frozenset[str]:
     path = modules()[module]
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     found: set[str] = set()
-    pending: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+    pending: list[ast.AST] = [parsed(path)]
     while pending:
         node = pending.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -126,7 +134,7 @@ def _written_wrong(module, path):
     """Imports of ours that are absolute within their top folder, or not by `mailprobe` between folders."""
     package = len(module.split(".")) - (path.name != "__init__.py")
     top = f"mailprobe.{module.split('.')[1]}"
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in nodes_of(parsed(path)):
         match node:
             case ast.ImportFrom(level=0, module=name):
                 if f"{name}.".startswith((f"{top}.", "api.", "bench.", "engine.", "storage.")):
@@ -188,7 +196,7 @@ def test_units_are_reserved_and_settled_at_one_place_each():
     for name, path in modules().items():
         if not name.startswith("mailprobe.api."):
             continue
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in nodes_of(parsed(path)):
             match node:
                 case (
                     ast.Attribute(attr=method, value=ast.Attribute(attr="store" | "_store"))

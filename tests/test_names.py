@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.import_graph import nodes_of, parsed
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("engine", "api", "storage", "bench", "tests")
 
@@ -142,17 +144,16 @@ class Names(NamedTuple):
 @cache
 def names_defined(path: Path) -> Names:
     functions, classes, others = set(), set(), set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            functions.add(node.name)
-        elif isinstance(node, ast.ClassDef):
-            classes.add(node.name)
-        elif isinstance(node, ast.arg):
-            others.add(node.arg)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            others.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            others.add(node.attr)
+    for node in nodes_of(parsed(path)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                others.add(name)
+            case ast.arg(arg=name):
+                others.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                functions.add(name)
+            case ast.ClassDef(name=name):
+                classes.add(name)
     return Names(frozenset(functions), frozenset(classes), frozenset(others))
 
 

@@ -19,11 +19,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.import_graph import nodes_of, parsed
+
 ROOT = Path(__file__).parents[1]
 
 PUBLIC = {"os._exit"}  # in the documentation of Python
 BY_TEXT = frozenset(
     ["setattr", "getattr", "hasattr", "delattr", "object", "attrgetter", "failing", "Place"]
+)
+# Nodes that can have a use; the others are most of a tree.
+USING = (
+    *(ast.Attribute, ast.ImportFrom, ast.Import, ast.Constant),
+    *(ast.Call, ast.Tuple, ast.Compare, ast.Subscript),
 )
 IN_A_SCRIPT = re.compile(r"\b(?!self\b|cls\b)\w+(?:\.\w+)*\._[a-z]\w*")
 
@@ -51,7 +58,7 @@ def _names(path: str) -> bool:
 def _defined(tree: ast.AST) -> set[str]:
     """The names that a file gives to functions, classes, variables and attributes."""
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 found.add(name)
@@ -105,14 +112,14 @@ def _uses(node: ast.AST, defined: set[str]) -> Iterator[str]:
     yield from (f"named {text}" for text in _texts_of(node) if is_private(text))
 
 
-def read(texts: dict[str, str]) -> list[PrivatePlace]:
+def read(trees: dict[str, ast.Module]) -> list[PrivatePlace]:
     """The places of these files; a line counts once for each name."""
-    trees = {path: ast.parse(text) for path, text in texts.items()}
     defined = set().union(*map(_defined, trees.values()))
     found = {
         PrivatePlace(path, getattr(node, "lineno", 1), use)
         for path, tree in trees.items()
-        for node in ast.walk(tree)
+        for node in nodes_of(tree)
+        if isinstance(node, USING)
         for use in _uses(node, defined)
     }
     return sorted(found)
@@ -121,7 +128,7 @@ def read(texts: dict[str, str]) -> list[PrivatePlace]:
 def places() -> list[PrivatePlace]:
     """Every place of the tests, but for the examples of this file."""
     files = [path for path in sorted((ROOT / "tests").rglob("*.py")) if path != Path(__file__)]
-    return read({path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in files})
+    return read({path.relative_to(ROOT).as_posix(): parsed(path) for path in files})
 
 
 # How many places a file or folder has, and why. Lower a number when places go; never raise one.
@@ -177,7 +184,7 @@ def test(monkeypatch):
 
 
 def test_each_kind_of_place_is_found_and_no_other():
-    found = read({"tests/test_it.py": TEXT})
+    found = read({"tests/test_it.py": ast.parse(TEXT)})
     assert sorted(each.what for each in found) == [
         "imported _texts",
         "imported anyio._backends",
@@ -197,7 +204,7 @@ def test_each_kind_of_place_is_found_and_no_other():
 def test_a_name_that_another_test_defines_is_not_inherited_from_the_product():
     base = "class Base:\n    def _reserve(self): ...\n"
     heir = "class Heir(Base):\n    def run(self): self._reserve()\n"
-    assert read({"base.py": base, "heir.py": heir}) == []
+    assert read({"base.py": ast.parse(base), "heir.py": ast.parse(heir)}) == []
 
 
 if __name__ == "__main__":

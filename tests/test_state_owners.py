@@ -4,6 +4,7 @@ A class whose methods move into functions of other modules is as long as before,
 has no owner. `python tests/state_owners.py` prints every entry.
 """
 
+import ast
 from collections import Counter
 
 import pytest
@@ -62,6 +63,6 @@ def measure(plan: Plan) -> int:
 
 
 def test_the_lists_name_writes_and_functions_of_other_modules():
-    both = {"owner": read("owner", OWNER), "user": read("user", USER)}
+    both = {"owner": read("owner", ast.parse(OWNER)), "user": read("user", ast.parse(USER))}
     assert foreign_writes(both) == {"user resize: pool.free"}
     assert foreign_first(both) == {"user resize(Pool)"}

@@ -8,57 +8,22 @@ would be four fifths of the time.
 """
 
 import json
-import os
 import resource
-import signal
-import socket
 import sys
 import time
-import traceback
 from pathlib import Path
 from unittest.mock import patch
 
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.errors import CommandError
 from mailprobe.api.listfile import ReadOptions
-from mailprobe.api.reader import chunks, process, starting, workbook
-from mailprobe.api.reader.bounds import Bounds
+from mailprobe.api.reader import starting
 from mailprobe.bench.lab.hostile_files import HostileFile, files
 from tests.api.cli.test_clean import clean
+from tests.api.reader.forked_reader import fork_reader
 
 MEMORY_OCTETS_MAX = 512 << 20
 UNPACKED_OCTETS_MAX = 16 << 20  # in the place of 1 GiB, which takes long to write
-IMPORTED = (chunks, workbook)  # so that no reader does it
-
-
-class ForkedReader:
-    """A reader of an open file, and a child of this process."""
-
-    def __init__(self, bounds: Bounds, file: int, connection: socket.socket) -> None:
-        parent = os.getpid()
-        self.pid = os.fork()
-        if self.pid:
-            return
-        try:
-            os.dup2(connection.fileno(), 0)
-            sys.argv[1:] = map(str, (bounds.cpu_s, parent, file))
-            process.main()
-        except BaseException:
-            traceback.print_exc()
-        os._exit(1)
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self) -> int:
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
-def fork_reader(bounds: Bounds, file: int) -> starting.Spawned[ForkedReader]:
-    """See `starting.spawn`."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        return starting.Spawned(ForkedReader(bounds, file, theirs), ours)
 
 
 def cleaned(hostile: HostileFile, folder: Path) -> dict[str, object]:
