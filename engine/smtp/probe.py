@@ -149,7 +149,9 @@ class Probe(msgspec.Struct, eq=False):
     # Its host accepted it and is watched: what it gets if no control is answered in time.
     unconfirmed: tuple[Outcome, str] | None = None
     accepted: bool = False  # by RCPT; only the catch-all test is pending
-    of_record: bool = False  # accepted by a host that had refused more than ever before
+    # When it was accepted by a host that had refused more than ever before, and was not seen to
+    # refuse since; inf: only its own session can show that.
+    of_record: float | None = None
     retry_s: float | None = None  # the host may answer after so many seconds, from its verdict on
     takes: int = 0  # refusals that it takes in ten minutes, where that is why
     cause: Cause | None = None  # of the last failure
@@ -157,9 +159,9 @@ class Probe(msgspec.Struct, eq=False):
     outcome: Outcome | None = None  # set once
     rule: str = ""
 
-    def note_record(self, *, is_record: bool) -> None:
-        """It is accepted, and `is_record`: the host may accept everybody by now."""
-        self.of_record = is_record
+    def note_record(self, at: float | None) -> None:
+        """It is accepted, by a host that may accept everybody by now; None: it was seen to judge."""
+        self.of_record = at
 
     @property
     def has_patience(self) -> bool:

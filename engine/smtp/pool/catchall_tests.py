@@ -7,7 +7,7 @@ from ..catchall import (
     DomainAcceptance,
     deciding_rule,
 )
-from ..controls import CHANGED_RULE
+from ..controls import CHANGED_RULE, Treatment
 from ..tolerance.limits import Kind
 from .pool import Pool
 
@@ -16,7 +16,7 @@ def settle_awaiting(
     pool: Pool, domain: DomainAcceptance, acceptance: Acceptance, *, in_time: bool
 ) -> None:
     """The test was answered: settle the probes that await it."""
-    now, budget = pool.now(), pool.budget
+    now, budget, controls = pool.now(), pool.budget, pool.controls
     accounts: set[str] = set()  # whose lists wait for the random name
     if acceptance is Acceptance.UNASKED:
         pool.probes.observer.budget_lacking(budget.label, random=True)
@@ -26,6 +26,9 @@ def settle_awaiting(
             kind = Kind.NAME if probe.deferred_start else Kind.LONE_NAME
             wait_s = budget.next_room_s(kind, probe.asker, now, probe.patience_s)
             probe.retry_after(wait_s, budget.tolerance)
+            # Seen to judge since: what the address lacks is its domain's name alone.
+            if probe.of_record and controls.seen_at[Treatment.REFUSED] > probe.of_record:
+                probe.note_record(None)
             if probe.deferred_start and probe.asker not in accounts:
                 accounts.add(probe.asker)
                 budget.turned_away(kind, probe.asker, now)

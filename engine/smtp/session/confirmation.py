@@ -7,6 +7,7 @@ session has nothing else to send, and at its end.
 
 from collections import deque
 from dataclasses import dataclass
+from math import inf
 
 from ...verdict import Outcome
 from ..catchall import RANDOM_UNASKED, Acceptance, DomainAcceptance
@@ -44,8 +45,7 @@ _CATCH_ALL = Outcome.CATCH_ALL
 class UnprovenAcceptance:
     """An address that a host accepted which may accept everybody by now."""
 
-    mailbox: str
-    domain: DomainAcceptance
+    probe: Probe
     at: float
     refused: int  # recipients before it: at the host, within the time that it is known to count,
     refused_here: int  # and in the session
@@ -110,16 +110,17 @@ class Confirmation:
 
     def _prove_acceptances(self) -> None:
         """The host refuses still, so what it accepted before may be a control from now on."""
-        accepted = list(self._accepted)
-        self._accepted.clear()
+        accepted, self._accepted = self._accepted, deque(maxlen=KNOWN_MAX)
         if self._broken:
             return
         for each in accepted:
-            of_all = each.domain.acceptance is Acceptance.ALL
+            domain: DomainAcceptance = each.probe.domain_here
+            of_all = domain.acceptance is Acceptance.ALL
             self._controls.note_session(_ACCEPTED, each.refused_here)
             self._controls.note_accepted(
-                each.mailbox, each.domain, each.at, of_all=of_all, refused=each.refused
+                each.probe.mailbox, domain, each.at, of_all=of_all, refused=each.refused
             )
+            each.probe.note_record(None)
 
     def name_refused(self, now: float) -> None:
         """A random name was refused as unknown."""
@@ -180,12 +181,12 @@ class Confirmation:
     def accepted_untested(self, probe: Probe, now: float) -> None:
         """A recipient was accepted whose domain is still to be tested."""
         is_record = self._controls.must_confirm(probe, _ACCEPTED, self._refused, now)
-        probe.note_record(is_record=is_record)
+        # A connection that may have turned is not seen to judge by what another one is told.
+        at = inf if self._refused > self._controls.session_record[_REFUSED] else now
+        probe.note_record(at if is_record else None)
         if is_record:
             refused = self._controls.count(now)
-            self._accepted.append(
-                UnprovenAcceptance(probe.mailbox, probe.domain_here, now, refused, self._refused)
-            )
+            self._accepted.append(UnprovenAcceptance(probe, now, refused, self._refused))
         else:
             self._note_accepted(probe.mailbox, probe.domain_here, now)
         self.see(_ACCEPTED)
@@ -222,17 +223,14 @@ class Confirmation:
         """Is there an address that could confirm the verdicts?"""
         if not self.verdicts:
             return False
-        domain: DomainAcceptance = self.verdicts[0][0].domain_here
-        if self._controls.find(self._treatment.opposite, domain, now) is not None:
-            return True
         probe = self.verdicts[0][0]
+        if self._controls.find(self._treatment.opposite, probe.domain_here, now) is not None:
+            return True
         return self._treatment is _ACCEPTED and self._may_be_named(probe, now)
 
     def _may_be_named(self, probe: Probe, now: float) -> bool:
         """Is its domain known to refuse random names, and does a list wait for the proof?"""
-        domain: DomainAcceptance = probe.domain_here
-        is_of_list: bool = probe.deferred_start
-        return is_of_list and domain.known(now) is Acceptance.SOME
+        return probe.deferred_start and probe.domain_here.known(now) is Acceptance.SOME
 
     def _fresh_name(self, probe: Probe, now: float) -> Known | None:
         """A new random name, where those that were refused went out within the hour."""
