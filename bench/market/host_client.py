@@ -147,7 +147,7 @@ class HostClient:
                 self._confirm()
             return
         for each in batch:
-            self.budget.send(each.kind, each.account, now)
+            self.budget.send(each.kind, each.account, now, each.mailbox)
         self._flying += len(batch)
         self._client.at(self._host.away_s, self._answered, session, batch, refused)
 
@@ -266,8 +266,8 @@ class HostClient:
             return self._settle(row, Ending.HOST_BUDGET)
         rows = self._lists.pop(row.account, deque())
         rows.appendleft(row)
-        for _ in rows:
-            self.budget.turned_away(Kind.LIST, row.account, self._client.now)
+        for each in rows:
+            self.budget.turned_away(row.account, self._client.now, each.address.mailbox)
         self._come_back(list(rows), row, Ending.HOST_BUDGET)
         return None
 
@@ -280,7 +280,7 @@ class HostClient:
             if row.is_request:
                 self._settle(row, Ending.UNTESTED)
         for account in {row.account for row in of_lists}:
-            self.budget.turned_away(Kind.NAME, account, self._client.now)
+            self.budget.turned_away(account, self._client.now, untested=domain.record.name)
         if of_lists:
             self._come_back(of_lists, of_lists[0], Ending.UNTESTED)
 

@@ -159,3 +159,8 @@ class Sent:
     known: Known | None = None  # of a control
     expected: Treatment | None = None
     is_postmaster: bool = False
+
+    @property
+    def mailbox(self) -> str:
+        """Of a random name only its domain counts."""
+        return self.row.address.mailbox if self.row else f"@{self.domain.record.name}"

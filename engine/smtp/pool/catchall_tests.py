@@ -31,7 +31,7 @@ def settle_awaiting(
                 probe.note_record(None)
             if probe.deferred_start and probe.asker not in accounts:
                 accounts.add(probe.asker)
-                budget.turned_away(kind, probe.asker, now)
+                budget.turned_away(probe.asker, now, untested=domain.name)
         pool.settle(probe, acceptance.outcome, rule)
 
 

@@ -6,7 +6,7 @@ from ...fair_queue import FairQueue
 from ...observer import Observer
 from ..probe import Probe
 from ..session.effects import Emit, Requeued
-from ..tolerance.limits import Growth, Kind
+from ..tolerance.limits import Growth
 from .resting import NO_BUDGET, HostParts
 
 
@@ -81,7 +81,7 @@ class HostQueue(FairQueue[Probe]):
         self._observer.budget_lacking(budget.label, random=False)
         if probe.deferred_start:
             untested = probe.domain if probe.domain_here.needs_test(now) else ""
-            budget.turned_away(Kind.LIST, probe.asker, now, untested)
+            budget.turned_away(probe.asker, now, probe.mailbox, untested)
         wait_s = budget.next_room_s(probe.kind, probe.asker, now, probe.patience_s)
         probe.retry_after(wait_s, budget.tolerance)
         self._host.rest.reject(probe, NO_BUDGET)

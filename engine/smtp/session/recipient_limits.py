@@ -125,7 +125,7 @@ class SessionLimits:
         budget, sent = self._host.budget, self._sent
         for each in asked:
             kind, account = each.kind, each.asker
-            budget.send(kind, account, now)
+            budget.send(kind, account, now, each.mailbox)
             sent.append((kind, account))
 
     def recall(self) -> None:

@@ -9,8 +9,10 @@ from .limits import HOUR_S, WINDOW_S, Kind
 
 ACCOUNTS_MAX = 256  # accounts remembered at one host
 SURE_SHARE = 4  # an account whose addresses live here: accepted this many times its refused
-ROUND_S = 0.5  # between two rows of one round, in which an account's rows are turned away
-WAITING_S = 2 * WINDOW_S  # after a round, its rows still count
+WAITING_S = 2 * WINDOW_S  # after a row was turned away, those that wait still count
+ROWS_MAX = (
+    65_536  # remembered of an account's lists: no host takes the refusals of so many in hours
+)
 
 
 @dataclass(slots=True)
@@ -22,13 +24,11 @@ class AccountHere:
     refused: int = 0
     recent: int = 0  # refused within the window
     under_way: int = 0
-    # Of its lists, turned away in the latest round (see turn_away()) and not sent since:
-    rows_waiting: int = 0
-    names_to_come: int = 0  # random names that these rows will cost, one for each untested domain
-    domains_waiting: set[str] = field(default_factory=set)
-    names_waiting: int = 0  # random names that were turned away themselves
-    turned_at: float = -inf  # a row, at the latest,
-    named_at: float = -inf  # and a name
+    # Of its lists, turned away and not sent since. Rows come back several times, and not together:
+    # so they are kept by their mailboxes.
+    rows: set[str] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)  # the domains of random names, due or to come
+    turned_at: float = -inf
     waiting_since: float = -inf  # the aim of its lists counts from then
 
     @property
@@ -36,39 +36,27 @@ class AccountHere:
         return not self.refused or self.accepted >= SURE_SHARE * self.refused
 
     def is_waiting(self, now: float, within_s: float = WAITING_S) -> bool:
-        return now - max(self.turned_at, self.named_at) < within_s
+        return now - self.turned_at < within_s
 
-    def turn_away(self, kind: Kind, now: float, untested: str) -> None:
-        """See Tolerance.turned_away().
-
-        Rows of an account are turned away together, and again each time that they come back: only
-        the latest round is counted, for the same rows would count twice; so are names.
-        """
+    def turn_away(self, now: float, row: str, untested: str) -> None:
+        """See Tolerance.turned_away()."""
         if not self.is_waiting(now):
             self.waiting_since = now
-        if kind is Kind.NAME:
-            if now - self.named_at > ROUND_S:
-                self.names_waiting = 0
-            self.named_at = now
-            self.names_waiting += 1
-            return
-        if now - self.turned_at > ROUND_S:
-            self.rows_waiting = self.names_to_come = 0
-            self.domains_waiting.clear()
+        if not self.is_waiting(now, HOUR_S + WINDOW_S):  # they have gone
+            self.rows.clear()
+            self.names.clear()
         self.turned_at = now
-        self.rows_waiting += 1
-        if untested and untested not in self.domains_waiting:
-            self.domains_waiting.add(untested)
-            self.names_to_come += 1
+        if row and len(self.rows) < ROWS_MAX:
+            self.rows.add(row)
+        if untested:
+            self.names.add(untested)
 
-    def send(self, kind: Kind) -> None:
+    def send(self, kind: Kind, mailbox: str) -> None:
         """A recipient is sent, which may have waited."""
-        if kind is Kind.NAME and self.names_waiting:
-            self.names_waiting -= 1
-        elif kind is Kind.NAME:
-            self.names_to_come = max(0, self.names_to_come - 1)
+        if kind is Kind.NAME:
+            self.names.discard(mailbox.rpartition("@")[2])
         elif kind is Kind.LIST:
-            self.rows_waiting = max(0, self.rows_waiting - 1)
+            self.rows.discard(mailbox)
         self.under_way += not kind.is_name
 
     def recall(self) -> None:
@@ -125,6 +113,6 @@ class AccountsHere(OrderedDict[str, AccountHere]):
         """The rows of lists that wait, and the random names that they will cost."""
         waiting = [here for here in self.values() if here.is_waiting(now, within_s)]
         return (
-            sum(here.rows_waiting for here in waiting),
-            sum(here.names_waiting + here.names_to_come for here in waiting),
+            sum(len(here.rows) for here in waiting),
+            sum(len(here.names) for here in waiting),
         )

@@ -318,18 +318,18 @@ class Tolerance:
 
     # -- what happens --------------------------------------------------------------------------
 
-    def send(self, kind: Kind, account: str, now: float) -> None:
-        """A recipient of this kind is sent."""
+    def send(self, kind: Kind, account: str, now: float, mailbox: str = "") -> None:
+        """A recipient of this kind is sent; `mailbox` as it was turned away, if it was."""
         if kind is Kind.CONTROL:
             return
         self._under_way[kind] += 1
         if kind.is_name:
             if (here := self._accounts.get(account)) is not None:
-                here.send(kind)
+                here.send(kind, mailbox)
             return
         if kind is Kind.REQUEST:
             self._requested_at = now
-        self._accounts.meet(account, now, self._window).send(kind)
+        self._accounts.meet(account, now, self._window).send(kind, mailbox)
         if self.lease is not None:
             self.lease.use(now)
 
@@ -437,12 +437,12 @@ class Tolerance:
 
     # -- growth --------------------------------------------------------------------------------
 
-    def turned_away(self, kind: Kind, account: str, now: float, untested: str = "") -> None:
-        """A row of a list, or the random name of its domain, found nothing left: it comes back.
+    def turned_away(self, account: str, now: float, row: str = "", untested: str = "") -> None:
+        """A row of a list, or the random name of a domain, found nothing left: it comes back.
 
-        `untested`: the row's domain, if it still costs a random name.
+        `row`: its mailbox. `untested`: the domain that still costs a random name.
         """
-        self._accounts.meet(account, now, self._window).turn_away(kind, now, untested)
+        self._accounts.meet(account, now, self._window).turn_away(now, row, untested)
 
     def growth(
         self,

@@ -124,9 +124,9 @@ def test_a_request_costs_a_quarter_but_at_a_careful_host(limits, room):
 def test_random_names_leave_an_hour_to_the_rows_that_wait():
     host = tolerance_of(limits=RefusalLimits(tolerance=64, hour=24), shared=True)
     ask(host, accepted=80, refused=20)
-    for _ in range(100):
-        host.turned_away(LIST, "me", T0)
-    host.turned_away(NAME, "me", T0 + 1)
+    for number in range(100):
+        host.turned_away("me", T0, f"{number}@shop.test")
+    host.turned_away("me", T0 + 1, untested="shop.test")
     later = T0 + HOUR_S
     assert host.room(LIST, "me", later) == 24
     assert host.room(NAME, "me", later) == 6  # of 100 rows 17.5 are refused
@@ -226,8 +226,8 @@ def test_beside_others_only_an_account_with_living_addresses_grows_it():
 
 def test_a_list_waits_a_minute_after_the_latest_refusal():
     host = tolerance_of(shared=True, refused=16)
-    for _ in range(10_000):
-        host.turned_away(LIST, "me", T0)
+    for number in range(10_000):
+        host.turned_away("me", T0, f"{number}@shop.test")
     assert host.growth(LIST, "me", T0 + LIST_WAIT_S - 1, PATIENCE_S) is Growth.NOT
     assert host.growth(LIST, "me", T0 + LIST_WAIT_S, PATIENCE_S) is Growth.PROVE
     assert host.growth(LIST, "me", T0 + 6, 60.0) is Growth.PROVE  # a tenth of a short patience
@@ -235,8 +235,8 @@ def test_a_list_waits_a_minute_after_the_latest_refusal():
 
 def test_a_list_needs_an_acceptance_after_that_minute():
     host = tolerance_of(shared=True, refused=16)
-    for _ in range(10_000):
-        host.turned_away(LIST, "me", T0)
+    for number in range(10_000):
+        host.turned_away("me", T0, f"{number}@shop.test")
     host.answered(REQUEST, "me", T0 + 1, accepted=True, refused=False)
     assert host.growth(LIST, "me", T0 + LIST_WAIT_S, PATIENCE_S) is Growth.PROVE
     host.answered(REQUEST, "me", T0 + LIST_WAIT_S, accepted=True, refused=False)
@@ -249,8 +249,8 @@ def test_a_list_needs_an_acceptance_after_that_minute():
 def test_a_list_that_is_done_within_its_aim_does_not_grow_it(shared, rows, grows):
     """The aim: at somebody's own server the patience, at a shared one a quarter of an hour."""
     host = tolerance_of(shared=shared, refused=16 if shared else 4, accepted=100)
-    for _ in range(rows):
-        host.turned_away(LIST, "me", T0)
+    for number in range(rows):
+        host.turned_away("me", T0, f"{number}@shop.test")
     found = host.growth(LIST, "me", T0 + LIST_WAIT_S, PATIENCE_S)
     assert (found is not Growth.NOT) is grows
     assert AIM_S < PATIENCE_S
@@ -325,8 +325,8 @@ def test_a_host_that_banned_takes_little():
 def test_a_list_comes_back_when_a_refusal_leaves_the_window_or_it_may_grow():
     host = tolerance_of(refused=4)
     assert WINDOW_S <= host.next_room_s(LIST, "me", T0, PATIENCE_S) <= LEFT_S
-    for _ in range(10_000):
-        host.turned_away(LIST, "me", T0)
+    for number in range(10_000):
+        host.turned_away("me", T0, f"{number}@shop.test")
     assert host.next_room_s(LIST, "me", T0, PATIENCE_S) == LIST_WAIT_S
 
 

@@ -1,7 +1,7 @@
 """The tolerance of one mail host: when a list may raise it, and when it comes back."""
 
 from mailprobe.engine.smtp.tolerance.host import OWN_START, Tolerance
-from mailprobe.engine.smtp.tolerance.limits import WINDOW_S, Growth, Kind, RefusalLimits
+from mailprobe.engine.smtp.tolerance.limits import HOUR_S, WINDOW_S, Growth, Kind, RefusalLimits
 
 PATIENCE_S = 4 * 3600.0
 
@@ -17,8 +17,8 @@ def ask(tolerance: Tolerance, now: float, *, accepted: int = 0, refused: int = 0
 
 
 def turn_away(tolerance: Tolerance, rows: int, now: float) -> None:
-    for _ in range(rows):
-        tolerance.turned_away(Kind.LIST, "mine", now)
+    for number in range(rows):
+        tolerance.turned_away("mine", now, f"{number}@shop.test")
 
 
 def test_rows_that_come_back_several_times_are_counted_once() -> None:
@@ -29,6 +29,21 @@ def test_rows_that_come_back_several_times_are_counted_once() -> None:
         turn_away(tolerance, 100, number * 30.0)
     ask(tolerance, 301.0, accepted=1)
     assert tolerance.growth(Kind.LIST, "mine", 301.0, PATIENCE_S) is Growth.NOT
+
+
+def test_rows_that_wait_are_counted_until_they_are_sent() -> None:
+    """They are turned away as they come: one of them a second, or all at once."""
+    tolerance = Tolerance(RefusalLimits(tolerance=64, hour=24))
+    ask(tolerance, 0.0, accepted=80, refused=20)
+    later = HOUR_S + 1.0
+    for number in range(100):
+        tolerance.turned_away("mine", later + number, f"{number}@shop.test")
+    later += 100.0
+    assert tolerance.room(Kind.NAME, "mine", later) == 6  # of 100 rows 17.5 are refused
+    for number in range(60):
+        tolerance.send(Kind.LIST, "mine", later, f"{number}@shop.test")
+        tolerance.recall(Kind.LIST, "mine")
+    assert tolerance.room(Kind.NAME, "mine", later) == 17
 
 
 def test_rows_that_wait_still_count_after_a_growth() -> None:
