@@ -52,12 +52,10 @@ class AccountHere:
             self.names.add(untested)
 
     def send(self, kind: Kind, mailbox: str) -> None:
-        """A recipient is sent, which may have waited."""
-        if kind is Kind.NAME:
-            self.names.discard(mailbox.rpartition("@")[2])
-        elif kind is Kind.LIST:
+        """A listed recipient is sent, which may have waited."""
+        if kind is Kind.LIST:
             self.rows.discard(mailbox)
-        self.under_way += not kind.is_name
+        self.under_way += 1
 
     def recall(self) -> None:
         """A listed recipient gets no answer."""
@@ -109,10 +107,17 @@ class AccountsHere(OrderedDict[str, AccountHere]):
                 return now - self[name].last_at >= HOUR_S
         return True
 
-    def waiting(self, now: float, within_s: float = WAITING_S) -> tuple[int, int]:
-        """The rows of lists that wait, and the random names that they will cost."""
-        waiting = [here for here in self.values() if here.is_waiting(now, within_s)]
-        return (
-            sum(len(here.rows) for here in waiting),
-            sum(len(here.names) for here in waiting),
-        )
+    def name_sent(self, mailbox: str) -> None:
+        """A random name is sent: whoever waits for its domain's waits no more."""
+        domain = mailbox.rpartition("@")[2]
+        for here in self.values():
+            here.names.discard(domain)
+
+    def rows_waiting(self, now: float, within_s: float = WAITING_S) -> int:
+        """The rows of lists that wait."""
+        return sum(len(here.rows) for here in self.values() if here.is_waiting(now, within_s))
+
+    def refusals_waiting(self, now: float, share: float) -> float:
+        """What they are expected to cost, with their random names, if this share is refused."""
+        names = set().union(*(here.names for here in self.values() if here.is_waiting(now)))
+        return max(1, self.rows_waiting(now)) * share + len(names)

@@ -231,7 +231,9 @@ class Tolerance:
         left = min(total - used, own, self._left_of_hour(kind, account, now, flying))
         waiting = 0
         if kind is Kind.NAME and self.is_counted:  # rows of lists that wait need theirs
-            waiting = max(queued, self._accounts.waiting(now, HOUR_S + WINDOW_S)[0])
+            waiting = queued
+            if self.limits.is_counted:  # one that turned may first have to show that it judges
+                waiting = max(queued, self._accounts.rows_waiting(now, HOUR_S + WINDOW_S))
             left -= waiting * self.share
         price = self._price(kind, left)
         room = max(0, int(left / price + 1e-9))
@@ -324,8 +326,7 @@ class Tolerance:
             return
         self._under_way[kind] += 1
         if kind.is_name:
-            if (here := self._accounts.get(account)) is not None:
-                here.send(kind, mailbox)
+            self._accounts.name_sent(mailbox)
             return
         if kind is Kind.REQUEST:
             self._requested_at = now
@@ -543,12 +544,7 @@ class Tolerance:
         room = float(self._guard.count if self._guard.last_at <= now + aim_s - GUARDED_S else 0)
         if windows > 1:
             room += self._limits_of(Kind.LIST, account, now)[0] * (windows - 1)
-        return self._refusals_waiting(now) <= room
-
-    def _refusals_waiting(self, now: float) -> float:
-        """The refusals that the rows of lists that wait are expected to cost."""
-        rows, names = self._accounts.waiting(now)
-        return max(1, rows) * self.share + names
+        return self._accounts.refusals_waiting(now, self.share) <= room
 
     def grow(self) -> None:
         """Raise it: work needs it, and the host still judges."""

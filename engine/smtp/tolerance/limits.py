@@ -27,6 +27,11 @@ class RefusalLimits:
     share: float | None = None
     slow: bool = False
 
+    @property
+    def is_counted(self) -> bool:
+        """Is an hour or a share limited?"""
+        return self.hour is not None or self.share is not None
+
 
 UNKNOWN = RefusalLimits()
 
