@@ -69,15 +69,14 @@ class HeldProbes:
             while len(kept) < IN_VAIN_MAX and not self._is_in_vain():
                 if (probe := self.pop()) is None:
                     break
+                kept.append(probe)  # also if a bug meets it
                 task = EgressTask(probe.domain, probe.exchanges, probe.egresses_tried)
                 if not self._has_room(task, probe):
-                    kept.append(probe)
                     continue
                 way = None if self._is_too_late(probe) else self._choice.reserve(task)
-                if way is None and self._choice.is_awaited(task):
-                    kept.append(probe)
-                else:
+                if way is not None or not self._choice.is_awaited(task):
                     yield probe, way
+                    kept.pop()
         finally:
             for probe in kept:
                 self.add(probe)

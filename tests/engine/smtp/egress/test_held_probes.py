@@ -10,6 +10,8 @@ import trio
 
 from mailprobe.engine import Engine, open_answers
 from mailprobe.engine.egress import Egress, Egresses
+from mailprobe.engine.smtp.turn import Turn
+from tests.engine.fault_places import failing
 from tests.engine.smtp.egress.worlds import (
     A,
     B,
@@ -147,6 +149,26 @@ async def test_an_address_that_one_egress_is_refused_waits_for_the_other(
                 nursery.start_soon(control.refill, 1, 1.5, 1000, "b")
                 found = await answers_of(engine, texts, deferred_start=deferred_start)
             assert reasons(found) == {"accepted": 6}
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "place", [(Blocks, "reserve"), (Turn, "go_on")], ids=["chosen", "begun anew"]
+)
+async def test_an_address_that_waits_is_kept_if_a_bug_meets_it(
+    autojump_clock, faults, deferred_start, place
+):
+    async with open_world() as world:
+        [text] = mailboxes(world.add(1), each=1)
+        async with open_blocks(world, A) as (engine, control), trio.open_nursery() as nursery:
+            nursery.start_soon(control.refill, 2, 1, 1)
+            with (
+                failing(*place, when=lambda: control.left["a"] > 0 or place[0] is Turn),
+                trio.fail_after(10),
+            ):
+                found = await answers_of(engine, [text], deferred_start=deferred_start)
+            assert reasons(found) == {"accepted": 1}
+            assert len(faults) == 1
 
 
 @BOTH
