@@ -148,13 +148,13 @@ class Probing:
         if self.relief.held.is_due:
             self._release_held(self.relief)  # they have waited longer
         way = self.relief.way_for(probe)
+        probe.belong_to(self.egresses[0] if way is None else way.hosts)
         self.turn.begin((probe,))
         if way is not None:
-            self._queue(probe, way.hosts)
+            self.turn.queue(probe)
         elif self.relief.is_awaited(probe):
             self._hold(self.relief, probe)
         else:
-            probe.belong_to(self.egresses[0])
             self.settle(probe, Outcome.NO_EGRESS, NO_EGRESS_RULE)
 
     def _queue(self, probe: Probe, hosts: PoolEgress) -> None:

@@ -10,6 +10,7 @@ import trio
 
 from mailprobe.engine import Engine, open_answers
 from mailprobe.engine.egress import Egress, Egresses
+from mailprobe.engine.smtp.egress.relief import EgressRelief
 from mailprobe.engine.smtp.turn import Turn
 from tests.engine.fault_places import failing
 from tests.engine.smtp.egress.worlds import (
@@ -168,6 +169,19 @@ async def test_an_address_that_waits_is_kept_if_a_bug_meets_it(
             ):
                 found = await answers_of(engine, [text], deferred_start=deferred_start)
             assert reasons(found) == {"accepted": 1}
+            assert len(faults) == 1
+
+
+async def test_an_address_that_a_bug_keeps_from_its_egress_is_answered_at_its_deadline(
+    autojump_clock, faults
+):
+    async with open_world() as world:
+        texts = mailboxes(world.add(1), each=2)
+        async with open_blocks(world, A) as (engine, control):
+            control.left["a"] = 1  # the other one follows when the host has room
+            with failing(EgressRelief, "is_awaited"), trio.fail_after(10):
+                found = await answers_of(engine, texts, deferred_start=True)
+            assert reasons(found) == {"timeout": 2}
             assert len(faults) == 1
 
 
