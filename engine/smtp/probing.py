@@ -195,9 +195,8 @@ class Probing:
 
     def _hold(self, relief: EgressRelief, probe: Probe) -> None:
         """An egress may ask about it in a moment."""
-        probe.belong_to(self.egresses[0])
-        self.turn.hold(probe, AWAITS_EGRESS)
         relief.held.add(probe)
+        self.turn.hold(probe, AWAITS_EGRESS)
 
     def _release_held(self, relief: EgressRelief) -> None:
         """Let those go on that an egress may ask about by now; settle what none may in a moment."""
@@ -233,7 +232,7 @@ class Probing:
                 self.relief.trials.unreached(relieved.lost_trial, probe, successor)
         except Exception:
             log_fault(self.relief.relieve)
-            return False
+            return probe.successor is not None  # which has its deadline, and the answer
         return successor is not None
 
     def _pass_on(
@@ -251,6 +250,7 @@ class Probing:
         if probe.stopped_at is not None:
             self.turn.count_places([probe])
         successor = probe.successor_by(probe.egress.name, doubted=relieved.doubted)
+        successor.belong_to(self.egresses[0] if relieved.way is None else relieved.way.hosts)
         probe.end(outcome, rule, successor)
         self.turn.pass_on(probe, successor)
         self.address_lookups.drop(probe)
@@ -262,7 +262,6 @@ class Probing:
         if relieved.way is None:
             self._hold(relief, successor)
         else:
-            successor.belong_to(relieved.way.hosts)
             self.next_exchange(successor)
         return successor
 

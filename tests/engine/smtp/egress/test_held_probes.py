@@ -10,6 +10,7 @@ import trio
 
 from mailprobe.engine import Engine, open_answers
 from mailprobe.engine.egress import Egress, Egresses
+from mailprobe.engine.smtp.egress.held_probes import HeldProbes
 from mailprobe.engine.smtp.egress.relief import EgressRelief
 from mailprobe.engine.smtp.turn import Turn
 from tests.engine.fault_places import failing
@@ -182,6 +183,20 @@ async def test_an_address_that_a_bug_keeps_from_its_egress_is_answered_at_its_de
             with failing(EgressRelief, "is_awaited"), trio.fail_after(10):
                 found = await answers_of(engine, texts, deferred_start=True)
             assert reasons(found) == {"timeout": 2}
+            assert len(faults) == 1
+
+
+@BOTH
+async def test_an_address_that_a_bug_keeps_from_the_next_egress_is_answered_at_its_deadline(
+    autojump_clock, faults, deferred_start
+):
+    async with open_world() as world:
+        texts = mailboxes(world.add(1, refuses="a"), each=1)
+        async with open_blocks(world, A, B) as (engine, control):
+            control.left["a"] = 1
+            with failing(HeldProbes, "add"), trio.fail_after(10):
+                found = await answers_of(engine, texts, deferred_start=deferred_start)
+            assert reasons(found) == {"timeout": 1}
             assert len(faults) == 1
 
 

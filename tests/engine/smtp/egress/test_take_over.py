@@ -11,6 +11,9 @@ from mailprobe.bench.world.mail_host import HostAddress, MailHost
 from mailprobe.engine import open_answers
 from mailprobe.engine.egress import Egress
 from mailprobe.engine.net.tcp import EgressFailed
+from mailprobe.engine.smtp.egress.relief import EgressRelief
+from mailprobe.engine.smtp.pool.pool import Pool
+from tests.engine.fault_places import failing
 from tests.engine.smtp.egress.worlds import (
     LISTED,
     A,
@@ -51,6 +54,25 @@ async def test_a_blocklisted_egress_costs_no_address_its_answer(
                 assert answer.cause.reason == ("accepted" if known else "no_mailbox")
         assert world.control is not None
         assert world.control.quarantined == ["a"]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [((EgressRelief, "relieve"), "blocked_us"), ((Pool, "leave"), "timeout")],
+    ids=["before", "meanwhile"],
+)
+async def test_a_bug_in_a_take_over_leaves_the_address_one_answer(
+    autojump_clock, faults, deferred_start, place, reason
+):
+    async with open_world() as world:
+        [domain] = world.add(1, refuses="a", how=REFUSALS["RCPT"])
+        async with open_engine_of(world, Egress("a", weight=1e9), B) as engine:
+            with failing(*place), trio.fail_after(10):
+                text = f"known@{domain}"
+                found = await answers_of(engine, [text], deferred_start=deferred_start)
+            assert reasons(found) == {reason: 1}
+            assert len(faults) == 1
 
 
 async def test_an_egress_that_too_many_hosts_refuse_is_quarantined_and_tried_with_one_address(

@@ -8,6 +8,8 @@ from mailprobe.bench.world.mail_host import HostAddress, MailHost
 from mailprobe.engine import Engine
 from mailprobe.engine.egress import Egress
 from mailprobe.engine.net.tcp import EgressFailed
+from mailprobe.engine.smtp.egress.trials import EgressTrials
+from tests.engine.fault_places import failing
 from tests.engine.smtp.egress.worlds import (
     A,
     B,
@@ -166,6 +168,28 @@ async def test_a_trial_whose_host_another_egress_reaches_has_failed(autojump_clo
             found += await answers_of(engine, [f"known@{domain}" for domain in domains[6:]])
             assert world.dialled["a"] == failed + 2
             assert reasons(found) == {"accepted": 9}
+
+
+async def test_a_bug_after_a_trial_was_passed_on_leaves_the_address_one_answer(
+    autojump_clock, faults
+):
+    async def fail(_: str) -> None:
+        raise EgressFailed("no proxy could be used: connection refused")
+
+    async def refuse(_: str) -> None:
+        raise OSError("connection refused")
+
+    async with open_world() as world:
+        domains = world.add(2)
+        world.dials["a"] = fail
+        async with open_engine_of(world, FAVOURED, B) as engine:
+            await answers_of(engine, [f"known@{domains[0]}"])
+            world.dials["a"] = refuse
+            await trio.sleep(6)
+            with failing(EgressTrials, "unreached"):
+                found = await answers_of(engine, [f"known@{domains[1]}"])
+            assert reasons(found) == {"accepted": 1}
+            assert len(faults) == 1
 
 
 async def test_a_trial_of_a_quarantined_egress_that_meets_a_dead_host_goes_on_at_another(
