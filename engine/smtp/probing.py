@@ -167,7 +167,9 @@ class Probing:
 
         Some may go to another egress.
         """
-        if self.relief is not None and probes:
+        if self.relief is not None:
+            if not probes:
+                return
             here = list(probes)
             if (tried := self.relief.trials.begin(here[0])) is not None:
                 self.turn.begin(here[:1])

@@ -21,6 +21,7 @@ from tests.engine.smtp.egress.worlds import (
     reasons,
 )
 from tests.engine.smtp.test_connection_budget import Granted
+from tests.engine.smtp.test_refusal_leases import Ledger, granting
 
 DOMAINS = [f"shop{number}.test" for number in range(10_000)]
 
@@ -177,3 +178,22 @@ async def test_permits_of_a_host_are_counted_for_each_egress(autojump_clock):
         [(address, host)] = world.network.hosts.items()
         assert set(budget.connections) == {f"a {address}", f"b {address}"}
         assert 2 < host.record.connections_peak <= 4
+
+
+async def test_a_pool_whose_list_goes_to_another_egress_asks_for_no_refusals(autojump_clock):
+    """A list submits what has remained of its step: that may be nothing."""
+    ledger = Ledger(granting(8), call_s=1.0)
+    async with open_world() as world:
+        [domain] = world.add(1)
+        async with (
+            open_engine_of(world, Egress("a", weight=1e9), B, refusals=ledger) as engine,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(ledger.run)
+            nursery.start_soon(answers_of, engine, [f"known@{domain}"])
+            await trio.sleep(1.5)  # the one that waits has asked
+            [pool] = engine.probing.egresses[0].pools.values()
+            engine.probing.submit_to(pool, [])
+            await trio.sleep(2.0)
+            assert [report.is_wanted for _, _, report in ledger.reports] == [True]
+            nursery.cancel_scope.cancel()

@@ -18,6 +18,7 @@ from mailprobe.engine.net.dialer import Dial
 from mailprobe.engine.shared_cache import SharedCache
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.egress.control import LocalEgressControl
+from mailprobe.engine.smtp.leases.ledger import RefusalLedger
 from tests.engine.engine_runs import SETTLED_S
 from tests.engine.invariants import assert_whole
 
@@ -128,6 +129,7 @@ async def open_engine_of(
     permits: ConnectionBudget | None = None,
     control: type[Control] = Control,
     exchange: SharedCache | None = None,
+    refusals: RefusalLedger | None = None,
     **settings: Any,
 ) -> AsyncIterator[Engine]:
     """An engine with these egresses; at its end nothing may be under way."""
@@ -141,6 +143,7 @@ async def open_engine_of(
         computed_s=lambda: 0.0,
         permits=permits,
         exchange=exchange,
+        refusals=refusals,
         egress_control=world.control,
     ) as engine:
         yield engine
