@@ -51,19 +51,19 @@ async def open_probing(
     be guessed, and has the shape of the address that it tests.
     `permits` is the connection budget; by default it is all that the settings allow.
     `exchange` carries what is learned of hosts between engines. `refusals` leases those that hosts take;
-    by default all belong to this process. `control` and `cause_of` are for several egresses.
+    by default all belong to this process. `control` and `cause_of` are for egresses that a file names.
     """
     rows = settings.egresses.rows
-    has_several = not settings.egresses.is_default
-    budgets = EgressBudgets(permits) if has_several and permits is not None else None
-    controls = SharedControls() if has_several else None
+    are_named = not settings.egresses.is_default
+    budgets = EgressBudgets(permits) if are_named and permits is not None else None
+    controls = SharedControls() if are_named else None
     domains: list[Domains] = []  # of each egress; a catch-all is one by whichever
     fleet = None if exchange is None else EngineSharedCache(exchange)
     async with open_reactor() as reactor, trio.open_nursery() as nursery:
 
         def hosts_of(probing: Probing) -> list[EgressHosts]:
             for _ in rows:
-                domains.append(Domains(settings.cache_s, mint, domains if has_several else ()))
+                domains.append(Domains(settings.cache_s, mint, domains if are_named else ()))
             return [
                 EgressHosts(
                     *(probing, row, settings.by(row), routes, dial_by(row), nursery),
@@ -75,7 +75,7 @@ async def open_probing(
             ]
 
         def relief_of(probing: Probing) -> EgressRelief | None:
-            if not has_several:
+            if not are_named:
                 return None
             ways = map(Way, rows, probing.egresses)
             choice = EgressChoice(ways, operators, control)

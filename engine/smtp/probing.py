@@ -66,7 +66,7 @@ class Probing:
         hosts_of: Callable[["Probing"], Sequence[EgressHosts]],
         relief_of: Callable[["Probing"], EgressRelief | None],
     ) -> None:
-        """`hosts_of` makes those of each egress, which call this; `relief_of` is for several."""
+        """`hosts_of` makes those of each egress, which call this. `relief_of`: see EgressRelief."""
         self.rules = rules
         self.operators = operators
         self.observer = observer
@@ -82,10 +82,10 @@ class Probing:
         if self.relief is not None:
             self.turn.subscribe(self._room_freed)  # before any list does
 
-    # -- submitting and settling --------------------------------------------------------------
+    # -- the hosts -------------------------------------------------------------------------------
 
     def hosts_backing_off(self) -> list[RestingHost]:
-        """The mail hosts that are left alone now, and why; by which egress, if there are several."""
+        """The mail hosts that are left alone now, and why; by which egress, if a file names them."""
         now = self._now()
         return [
             host if self.relief is None else replace(host, words=f"{hosts.name}: {host.words}")
@@ -193,7 +193,7 @@ class Probing:
         for probe in others:
             self.submit(probe)
 
-    # -- several egresses ------------------------------------------------------------------------
+    # -- egresses that a file names --------------------------------------------------------------
 
     def _hold(self, relief: EgressRelief, probe: Probe) -> None:
         """An egress may ask about it in a moment."""

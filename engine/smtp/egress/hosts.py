@@ -43,7 +43,7 @@ CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
 
 class EgressHosts:
-    """The mail hosts by one egress. Implements `ConnectionHost` for their pools."""
+    """The mail hosts by one egress. Implements `ConnectionEgress` for their pools."""
 
     __slots__ = (
         *("_marker", "_now", "_routes", "client", "closing", "_controls", "dial", "domains"),

@@ -1,7 +1,7 @@
 """Several egresses: which one asks about an address, and when another one takes it over.
 
-An address whose host refuses the egress goes on to the next one within its own deadline. Nothing
-here calls back: each method says what is to be done, and the caller does it.
+An address whose host refuses the egress goes on to the next one within its own deadline. Methods
+about a probe only decide: the caller does the rest.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ class Relieved(NamedTuple):
 
 
 class EgressRelief:
-    """Where there are several egresses: the choice, their trials, and what waits for one."""
+    """Where a file names the egresses: the choice, their trials, and what waits for one."""
 
     def __init__(
         self,

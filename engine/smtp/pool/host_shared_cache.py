@@ -82,7 +82,7 @@ def resting_elsewhere(facts: Iterable[Fact], egress: str) -> list[tuple[str, str
 
 
 class HostSharedCache:
-    """Shares what one egress learns through one egress; the listener of its domains."""
+    """Shares what is learned by one egress; the listener of its domains."""
 
     def __init__(
         self,
