@@ -44,7 +44,8 @@ async def make_form_key(
     """
     is_test = form["kind"] == "pk_test_"
     rate = form.get("rate", "").strip() or str(RATE_DEFAULT)
-    if not (rate.isascii() and rate.isdigit() and 1 <= int(rate[:9]) <= RATE_MAX):
+    is_number = rate.isascii() and rate.isdigit() and len(rate) <= len(str(RATE_MAX))
+    if not is_number or not 1 <= int(rate) <= RATE_MAX:
         raise WrongField("rate", f"The checks a minute are a whole number, 1 to {RATE_MAX:,}.")
     if is_test and not service.takes_test_keys:
         raise WrongField("kind", "This service is in production: it takes no test keys.")

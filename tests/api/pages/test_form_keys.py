@@ -41,7 +41,7 @@ async def test_a_key_of_a_form_is_made_with_its_tag_and_revoked(autojump_clock, 
 @pytest.mark.parametrize(
     "wrong",
     [{"origins": ""}, {"origins": "*"}, {"origins": "null"}, {"rate": "0"}, {"rate": "x"},
-     {"rate": "9" * 50}, {"label": "a" * 101}, {"origins": " ".join(f"https://{n}.test" for n in range(11))}],
+     {"rate": "9" * 50}, {"rate": "1000001"}, {"rate": "000000001" + "0" * 20}, {"label": "a" * 101}, {"origins": " ".join(f"https://{n}.test" for n in range(11))}],
 )  # fmt: skip
 async def test_a_wrong_field_makes_no_key(autojump_clock, shop, wrong):
     visitor = await signed_in(shop)
