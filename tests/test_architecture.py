@@ -29,15 +29,15 @@ ANY_LINES = {"api": 67, "storage": 37}
 
 # Lower a number when it shrinks, never raise one. A new store method is a function in one place.
 FIGURES_MAX = {
-    "statements of the probing core": 8_451,
+    "statements of the probing core": 8_421,
     "foreign writes in it": 0,
     "files in its import circles": 0,
     "guards against calls during a step": 0,
-    "lines of its largest class": 624,
-    "methods of its largest class": 53,
+    "lines of its largest class": 620,
+    "methods of its largest class": 52,
     "attributes of its largest class": 40,
     "files of storage": 75,
-    "statements of storage": 7_477,
+    "statements of storage": 7_468,
     "store commands": 17,
     "places of a plain store method": 1,
     "heads of modules that begin with a question word": 5,
