@@ -29,11 +29,11 @@ ANY_LINES = {"api": 67, "storage": 37}
 
 # Lower a number when it shrinks, never raise one. A new store method is a function in one place.
 FIGURES_MAX = {
-    "statements of the probing core": 8_421,
+    "statements of the probing core": 8_420,
     "foreign writes in it": 0,
     "files in its import circles": 0,
     "guards against calls during a step": 0,
-    "lines of its largest class": 620,
+    "lines of its largest class": 619,
     "methods of its largest class": 52,
     "attributes of its largest class": 40,
     "files of storage": 75,

@@ -25,7 +25,7 @@ def settle_awaiting(
         if acceptance is Acceptance.UNASKED and not probe.settled:
             kind = Kind.NAME if probe.deferred_start else Kind.LONE_NAME
             wait_s = budget.next_room_s(kind, probe.asker, now, probe.patience_s)
-            probe.retry_after(wait_s, budget.tolerance)
+            probe.retry_after(wait_s, budget.takes)
             # Seen to judge since: what the address lacks is its domain's name alone.
             if probe.of_record and controls.seen_at[Treatment.REFUSED] > probe.of_record:
                 probe.note_record(None)

@@ -83,7 +83,7 @@ class HostQueue(FairQueue[Probe]):
             untested = probe.domain if probe.domain_here.needs_test(now) else ""
             budget.turned_away(probe.asker, now, probe.mailbox, untested)
         wait_s = budget.next_room_s(probe.kind, probe.asker, now, probe.patience_s)
-        probe.retry_after(wait_s, budget.tolerance)
+        probe.retry_after(wait_s, budget.takes)
         self._host.rest.reject(probe, NO_BUDGET)
 
     def turn_away_spent(self) -> bool:

@@ -61,14 +61,14 @@ class Tolerance:
             "_asked",
             "_share_asked",
             "_bans",
-            "_careful",
+            "is_careful",
             "_ceiling",
             "_guard",
         ),
         *("_is_proven", "_proof_at", "_proofs_lacking", "_refused", "_refused_at", "_requested_at"),
         *("_times", "_under_way", "_untaken", "_window"),
         *("has_grown", "hour", "is_shared", "label", "lease", "limits", "changed", "took"),
-        *("tolerance", "is_bounded"),
+        "tolerance",
     )
 
     def __init__(self, limits: RefusalLimits = UNKNOWN, label: str = "") -> None:
@@ -79,10 +79,9 @@ class Tolerance:
         self.is_shared = False  # addresses of somebody else's domain are accepted here
         self.has_grown = False
         self.took = 0  # most refusals within the window after which it still answered
-        self.is_bounded = True  # every host is: see RefusalLimits
         self.changed = False  # since the record was taken last
         self.lease: RefusalLease | None = None  # None: all of it belongs to this process
-        self._careful = False  # its numbers were learned from a ban
+        self.is_careful = False  # its numbers were learned from a ban
         self._times: deque[tuple[float, str]] = deque(maxlen=REFUSALS_MAX)  # of an hour's refusals
         self._window: deque[tuple[float, str]] = deque(maxlen=REFUSALS_MAX)  # of WINDOW_S
         self._untaken: deque[tuple[float, int]] = deque(maxlen=CEILING)  # (time, count)
@@ -108,7 +107,7 @@ class Tolerance:
         self.limits, self.label = limits, label
         if limits.hour is not None:
             self.hour = limits.hour if self.hour is None else min(self.hour, limits.hour)
-        if self._careful:
+        if self.is_careful:
             return
         if limits.ceiling is not None:
             self._ceiling = limits.ceiling
@@ -123,7 +122,7 @@ class Tolerance:
         if self.is_shared:
             return
         self.is_shared = self.changed = True
-        if self.limits.tolerance is None and not self._careful:
+        if self.limits.tolerance is None and not self.is_careful:
             self.tolerance = min(self._ceiling, max(self.tolerance, SHARED_START))
 
     @property
@@ -188,6 +187,11 @@ class Tolerance:
         # A request does not wait for what other processes hold if the host may take more.
         waits = kind.is_of_list or not lease.is_contested
         return not waits and self.growth(kind, account, now) is not Growth.NOT
+
+    @property
+    def takes(self) -> int:
+        """Refusals that it takes in ten minutes: at most those of its hour."""
+        return self.tolerance if self.hour is None else min(self.tolerance, self.hour)
 
     @property
     def is_counted(self) -> bool:
@@ -293,7 +297,7 @@ class Tolerance:
     @property
     def _is_strict(self) -> bool:
         """Is each recipient under way taken for refused?"""
-        return self._careful or self.hour is not None
+        return self.is_careful or self.hour is not None
 
     def _list_price(self, left: float) -> float:
         if self._is_strict:
@@ -599,11 +603,6 @@ class Tolerance:
         return now < self._bans.rest_until
 
     @property
-    def is_careful(self) -> bool:
-        """Were its numbers learned from a ban?"""
-        return self._careful
-
-    @property
     def rest_until(self) -> float:
         return self._bans.rest_until
 
@@ -630,7 +629,7 @@ class Tolerance:
         else:
             self.hour = max(1, len(self._times) // 2)
             self.tolerance = self._ceiling = min(self.tolerance, max(LEARNED_LEAST, self.took))
-        self.has_grown, self._careful, self.changed = False, True, True
+        self.has_grown, self.is_careful, self.changed = False, True, True
         self._bans.add(now)
         return True
 
@@ -640,14 +639,14 @@ class Tolerance:
         """What is kept for 30 days; `changed` is reset."""
         self.changed = False
         return HostRecord(
-            tolerance=self.tolerance if self.has_grown or self._careful else 0,
+            tolerance=self.tolerance if self.has_grown or self.is_careful else 0,
             ceiling=self._ceiling,
             hour=self.hour,
             took=self.took,
             hour_took=hour_took,
             asked=self._asked,
             refused=self._refused,
-            careful=self._careful,
+            careful=self.is_careful,
             shared=self.is_shared,
             label=self.label,
             ban_ages_s=self._bans.ages_s(now),
@@ -657,13 +656,13 @@ class Tolerance:
         """Another process, or an earlier run, has learned this of the host."""
         self.is_shared = self.is_shared or record.shared
         if record.careful:
-            self._careful = True
+            self.is_careful = True
             self._ceiling = min(self._ceiling, max(LEARNED_LEAST, record.ceiling))
             self.tolerance = min(max(LEARNED_LEAST, record.tolerance), self._ceiling)
             self.has_grown = False
-        elif record.tolerance > self.tolerance and not self._careful:
+        elif record.tolerance > self.tolerance and not self.is_careful:
             self.tolerance, self.has_grown = min(record.tolerance, self._ceiling), True
-        elif self.is_shared and not self._careful and self.limits.tolerance is None:
+        elif self.is_shared and not self.is_careful and self.limits.tolerance is None:
             self.tolerance = min(self._ceiling, max(self.tolerance, SHARED_START))
         if record.hour is not None:
             self.hour = record.hour if self.hour is None else min(self.hour, record.hour)

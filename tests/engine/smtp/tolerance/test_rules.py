@@ -90,6 +90,7 @@ def test_words_of_a_refusal_only_widen_or_narrow_what_was_learned():
     host.grow()
     host.set_limits(RefusalLimits(tolerance=12, hour=24), "cisco")
     assert (host.tolerance, host.hour, host.label) == (32, 24, "cisco")
+    assert host.takes == 24  # which people are told: in an hour, and so in ten minutes
     careful = tolerance_of()
     ban(careful, T0)
     before = careful.tolerance
