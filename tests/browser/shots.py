@@ -5,6 +5,7 @@ make shots
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -56,15 +57,17 @@ def main() -> None:
 def record_terminal(lab: Lab, folder: Path) -> None:
     """Run two commands as in a terminal with colours, and keep what they print as SVG."""
     console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w"))  # noqa: SIM115
-    for words in (["verify", *ADDRESSES], ["clean", str(LIST), "-o", "out.csv", "--recheck", "0"]):
-        shown = ["examples/list.csv" if word == str(LIST) else word for word in words]
-        console.print(Text(f"$ mailprobe {' '.join(shown)}", style="bold"))
+    list_file = shutil.copytree(LIST.parent, folder / "examples") / LIST.name
+    source = str(list_file.relative_to(folder))
+    for words in (["verify", *ADDRESSES], ["clean", source, "-o", "out.csv", "--recheck", "0"]):
+        console.print(Text(f"$ mailprobe {' '.join(words)}", style="bold"))
         env = {**os.environ, **lab.env, "COLUMNS": str(COLUMNS), "FORCE_COLOR": "1"}
         done = subprocess.run(
             [*COMMAND, *words], cwd=folder, env={**env, "PYTHONPATH": str(ROOT)},
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        console.print(Text.from_ansi(done.stdout + _without_progress(done.stderr)))
+        printed = done.stdout + _without_progress(done.stderr)
+        console.print(Text.from_ansi(printed.replace(f"{folder.resolve()}/", "")))
     svg = _FONT.sub("", console.export_svg(title="mailprobe"))
     (PICTURES / "terminal.svg").write_text(svg, "utf-8")
 
