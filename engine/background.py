@@ -144,7 +144,7 @@ class ContainedTasks:
             self._all_done.set()
 
     async def wait(self) -> None:
-        """Wait until none is left."""
+        """Wait until every task has ended."""
         while self.count:
             self._all_done = trio.Event()
             await self._all_done.wait()

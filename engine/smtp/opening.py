@@ -75,12 +75,7 @@ async def open_probing(
             ]
 
         def relief_of(probing: Probing) -> EgressRelief | None:
-            if not are_named:
-                return None
-            ways = map(Way, rows, probing.egresses)
-            choice = EgressChoice(ways, operators, control)
-            trials = EgressTrials(choice, control, settings.egresses.quarantine_share)
-            return EgressRelief(choice, trials, probing.turn, control, cause_of)
+            return _relief(probing, settings, control, cause_of) if are_named else None
 
         probing = Probing(settings, routes, rules, operators, observer, hosts_of, relief_of)
         for patient in (False, True):
@@ -97,3 +92,13 @@ async def open_probing(
             for hosts in probing.egresses:
                 hosts.stop()
             nursery.cancel_scope.cancel()
+
+
+def _relief(
+    probing: Probing, settings: EngineSettings, control: EgressControl, cause_of: ReadCause
+) -> EgressRelief:
+    """The choice among the egresses of the settings, and their trials."""
+    ways = map(Way, settings.egresses.rows, probing.egresses)
+    choice = EgressChoice(ways, probing.operators, control)
+    trials = EgressTrials(choice, control, settings.egresses.quarantine_share)
+    return EgressRelief(choice, trials, probing.turn, control, cause_of)

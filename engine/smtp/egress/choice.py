@@ -80,7 +80,7 @@ class EgressChoice:
         self.control = control
         self._now = trio.lowlevel.current_clock().current_time
         self.by_name = {way.name: way for way in self.ways}
-        # Until when an egress does not ask an exchange that judges nobody who comes by it.
+        # Until when an egress does not ask an exchange that does not judge its recipients.
         self._unsuited: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def hosts_for_list(self, domain: str, exchanges: Sequence[MailExchange]) -> EgressHosts | None:

@@ -27,7 +27,7 @@ UNREACHED = (
     *("clock.banner", "closed.banner", "garbage.banner"),
 )
 
-# What a mail host has answered, rather than nobody or we ourselves.
+# Reasons that a reply of a mail host has given.
 ANSWERED: frozenset[Reason] = frozenset(
     {
         *("accepted", "untested", "catch_all", "no_mailbox", "disabled", "full", "greylisted"),

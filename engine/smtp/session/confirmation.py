@@ -181,7 +181,7 @@ class Confirmation:
     def accepted_untested(self, probe: Probe, now: float) -> None:
         """A recipient was accepted whose domain is still to be tested."""
         is_record = self._controls.must_confirm(probe, _ACCEPTED, self._refused, now)
-        # A connection that may have turned is not seen to judge by what another one is told.
+        # What another connection is told does not show that this one, which may have turned, judges.
         at = inf if self._refused > self._controls.session_record[_REFUSED] else now
         probe.note_record(at if is_record else None)
         if is_record:

@@ -108,7 +108,7 @@ class AccountsHere(OrderedDict[str, AccountHere]):
         return True
 
     def name_sent(self, mailbox: str) -> None:
-        """A random name is sent: whoever waits for its domain's waits no more."""
+        """A random name is sent: no account waits for that of its domain any more."""
         domain = mailbox.rpartition("@")[2]
         for here in self.values():
             here.names.discard(domain)
