@@ -45,9 +45,9 @@ FIGURES_MAX = {
 }
 # The same of two requests: what is read to follow one through the product.
 REQUESTS_MAX = {
-    "files of a streamed address": 81,
-    "functions of a streamed address": 398,
-    "files of a page of keys": 33,
+    "files of a streamed address": 77,
+    "functions of a streamed address": 397,
+    "files of a page of keys": 32,
     "calls of a page of keys": 220,
 }
 

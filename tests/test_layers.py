@@ -179,9 +179,9 @@ def test_the_parser_of_imports_sees_them_all():
 
 # The store's methods that spend, settle or log units -> how often each module calls them.
 SPENDING = {
-    "reserve": {"reserving": 1},
-    "spend": {"reserving": 1},
-    "settle": {"settlement": 1},
+    "reserve": {"reservation": 1},
+    "spend": {"reservation": 1},
+    "settle": {"reservation": 1},
     "create_job": {"charge": 1, "list_charge": 1},  # the latter: a callback, whose list is counted
     "job_verified": {"charge": 1},
     "record_part": {"list_charge": 1},
@@ -213,4 +213,4 @@ def test_the_rule_of_the_tiers_that_are_not_reported_stands_once():
         if name.startswith(("mailprobe.storage.", "mailprobe.api.quota.", "mailprobe.api.jobs."))
         and 'tier not in ("free", "own")' in path.read_text("utf-8")
     }
-    assert places == {"mailprobe.api.quota.pricing"}
+    assert places == {"mailprobe.api.quota.plans"}

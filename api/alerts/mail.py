@@ -16,8 +16,7 @@ import msgspec
 from mailprobe.engine.address import Address, NotAnAddress
 from mailprobe.storage.records import Account
 
-from ..quota.plans import MICROS_PER_EUR
-from ..quota.pricing import cents_up
+from ..quota.plans import MICROS_PER_EUR, cents_up
 from .smtp_relay import recipient_of
 from .thresholds import Alert, Measure, Unwritable, message_name
 

@@ -17,7 +17,6 @@ from mailprobe.storage.records import Account, Ledger, Tier
 from mailprobe.storage.usage import month_bounds
 
 from ..quota.plans import PricingPlan
-from ..quota.pricing import overage_micros
 
 Kind = Literal["75", "90", "100", "soft_cap", "hard_cap", "test"]
 # Units of a month (free), billable verifications of a billing period.
@@ -110,7 +109,7 @@ def _figures(plan: PricingPlan, ledger: Ledger, account: Account) -> Figures:
         used=used,
         included=plan.monthly_calls,
         price_micros=plan.price_micros_per_call,
-        spend_micros=overage_micros(plan, ledger.period_billable),
+        spend_micros=plan.overage_micros(ledger.period_billable),
         soft_cap_micros=account.soft_cap_micros,
         hard_cap_micros=account.hard_cap_micros,
     )

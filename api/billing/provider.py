@@ -24,7 +24,7 @@ from mailprobe.storage.records import BILLING, Account, OutboxMessage
 from mailprobe.storage.store import Store
 
 from ..outbox.worker import AttemptResult, Batch, Pace, Worker, WorkQueue, open_workers
-from ..quota.pricing import is_reported
+from ..quota.plans import is_reported
 from ..refusals import NoSuchRoute, ProviderUnavailable
 from .client import PACE, CustomerMissing, Stripe, StripeFailed, StripePace
 from .rules import (

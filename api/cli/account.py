@@ -184,7 +184,7 @@ def read_cap(text: str, option: str) -> int | None:
     """Parse euros and cents into micro-euros; `none` gives None."""
     if text.strip().lower() == "none":
         return None
-    from ..quota.pricing import micros_of
+    from ..quota.plans import micros_of
 
     try:
         return micros_of(text.strip())

@@ -26,7 +26,7 @@ from mailprobe.storage.records import (
 
 from ..admission.held import NO_ADMISSION, Admission
 from ..quota.charge import ChargedAnswers, UndecodableRequest
-from ..quota.reserving import Charge
+from ..quota.reservation import Charge
 from ..refusals import (
     AnswerLost,
     IdempotencyReused,

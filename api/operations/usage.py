@@ -8,8 +8,7 @@ from msgspec import Struct
 from mailprobe.storage.records import Caller, Ledger, SoldTier
 from mailprobe.storage.usage import month_bounds
 
-from ..quota.plans import sold_tier
-from ..quota.pricing import eur_up, overage_calls, overage_micros
+from ..quota.plans import eur_up, sold_tier
 from ..schema import Instant, says
 from ..service import Service
 from .examples import MONTH, NEXT_MONTH
@@ -81,8 +80,8 @@ async def get_usage_summary(service: Service, call: Call) -> OperationReply:
             calls_used=used,
             calls_included=plan.monthly_calls,
             calls_remaining=max(0, plan.monthly_calls - used),
-            overage_calls=overage_calls(plan, used),
-            estimated_cost_eur=eur_up(overage_micros(plan, used)),
+            overage_calls=plan.overage_calls(used),
+            estimated_cost_eur=eur_up(plan.overage_micros(used)),
             tier=sold_tier(plan.tier),
         ),
     )

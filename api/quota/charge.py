@@ -39,16 +39,15 @@ from ..admission.held import NO_ADMISSION, Admission
 from ..refusals import Overloaded, RateLimited, Refusal, TooManyJobs
 from ..sandbox.addresses import refusal_for
 from ..sandbox.stream import open_sandbox_answers
+from .limits import passes_at, units_in
 from .list_charge import (
     ChargedChunk,
     ChargedRecheck,
     ChunkAddresses,
     ChunkRecheck,
 )
-from .policy import passes_at, used_last_minute
-from .reserving import Charge, UsageName
+from .reservation import Charge, Settlement, UsageName, row_of
 from .service import LEASE_S, CheckLimits, QuotaService
-from .settlement import Settlement, row_of
 
 TRIALS_A_MINUTE = 5  # of a key: each calls a machine that may be somebody else's
 JOBS_UNDELIVERED_MAX = 10_000  # per account: each is a row with a payload, kept for days
@@ -224,7 +223,7 @@ class ChargedJob(Charge):
             await self._refuse(created)
 
     def _check_trial(self, ledger: Ledger) -> Refusal | None:
-        if used_last_minute(ledger) >= TRIALS_A_MINUTE:
+        if units_in(ledger, ledger.window) >= TRIALS_A_MINUTE:
             passes = passes_at(ledger, ledger.window, TRIALS_A_MINUTE - 1)
             return RateLimited(TRIALS_A_MINUTE, ledger.asked_at, passes, 1)
         return self._check_job(ledger)

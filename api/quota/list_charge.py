@@ -30,10 +30,9 @@ from ..results.marks import mark_of
 from ..sandbox.addresses import refusal_for
 from ..sandbox.stream import open_sandbox_answers
 from .limits import LimitsLeft
-from .reserving import Charge, UsageName
+from .reservation import Charge, UsageName, row_of, settle
 from .service import LEASE_S, QuotaService
 from .set_aside import SetAside
-from .settlement import row_of, settle
 
 GATHER_S = 0.25  # answers of so long are stored together
 FREE_SHARE = 0.1  # of the key's minute: left to its other requests

@@ -1,6 +1,7 @@
-"""The tiers, as a table; an operator's plans file may replace single cells of it.
+"""The tiers, as a table, and the price of their units; an operator's plans file may replace cells of it.
 
-An operator's own account has the tier `own`: no limit, no price. Clients of the
+Prices are whole micro-euros, rounded up to cents at the end. Money is never held as a binary
+fraction; euros appear only in answers. An operator's own account has the tier `own`: no limit, no price. Clients of the
 specification know three tiers, so answers call it `scale`, with the largest limits that a
 32-bit client can read.
 """
@@ -25,6 +26,8 @@ LISTS_MIB_MAX = 1 << 20  # a TiB: more than a database of lists should hold
 PRICE_MICROS_MAX = 1_000_000_000  # 1,000 EUR for one address: surely a mistake
 
 MICROS_PER_EUR = 1_000_000
+MICROS_PER_CENT = 10_000
+BILLABLE_CHECKS = frozenset({"disposable", "no_mx", "smtp", "smtp_timeout", None})
 # Everybody may use a publishable key, so it stops before its account's month is used up, or its hard
 # cap: the rest is kept for secret keys.
 PUBLISHABLE_SHARE = Fraction(3, 4)
@@ -33,6 +36,34 @@ PUBLISHABLE_SHARE = Fraction(3, 4)
 def sold_tier(tier: Tier) -> SoldTier:
     """The tier as answers name it."""
     return "scale" if tier == "own" else tier
+
+
+def is_reported(tier: Tier) -> bool:
+    """Whether billable units of this tier go to the billing provider's meter."""
+    return tier not in ("free", "own")
+
+
+def is_billable(failed_check: str | None) -> bool:
+    """Is a returned result billable? Yes, if layer 1 (syntax) passed."""
+    return failed_check in BILLABLE_CHECKS
+
+
+def cents_up(micros: int) -> int:
+    """Whole cents; any part of one counts as one."""
+    return -(-micros // MICROS_PER_CENT)
+
+
+def eur_up(micros: int) -> float:
+    """Euros for an answer, rounded up to whole cents."""
+    return cents_up(micros) / 100
+
+
+def micros_of(text: str) -> int:
+    """Micro-euros of euros and cents, such as 25 or 12.50. Raises ValueError."""
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,2})?", text, re.ASCII):
+        raise ValueError(text)
+    euros, _, cents = text.partition(".")
+    return int(euros) * MICROS_PER_EUR + int(cents.ljust(2, "0")) * MICROS_PER_CENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +87,16 @@ class PricingPlan:
     def has_price(self) -> bool:
         """Whether a verification may cost something; else no money is shown."""
         return self.monthly_quota is None and self.price_micros_per_call > 0
+
+    def overage_calls(self, calls: int) -> int:
+        """How many of the billable calls exceed what the plan includes."""
+        return max(0, calls - self.monthly_calls)
+
+    def overage_micros(self, calls: int) -> int:
+        """The price in micro-euros of the calls beyond what the plan includes, not rounded."""
+        if self.monthly_quota is not None:
+            return 0  # a plan with a quota sells no overage
+        return self.overage_calls(calls) * self.price_micros_per_call
 
     def for_own_accounts(self) -> "PricingPlan":
         """Return this plan without limits and price; retention and room for lists stay."""

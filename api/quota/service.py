@@ -23,8 +23,7 @@ from .bounced import BouncedAddresses
 from .capacity import Capacity
 from .limits import LimitsLeft, limits_left
 from .pauses import FleetPauses
-from .plans import Plans, PricingPlan
-from .pricing import is_reported
+from .plans import Plans, PricingPlan, is_reported
 from .self_protection import SelfProtection
 
 log = logging.getLogger("mailprobe.quota")

@@ -9,7 +9,7 @@ row joins the table of operations in this process alone: the product has no such
 from mailprobe.api.operations import table
 from mailprobe.api.operations.operation import KEYED, Call, Operation, OperationReply
 from mailprobe.api.quota.limits import LimitsLeft
-from mailprobe.api.quota.reserving import Charge
+from mailprobe.api.quota.reservation import Charge
 from mailprobe.api.service import Service
 
 PATH = "/v1/empty"

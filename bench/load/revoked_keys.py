@@ -17,8 +17,8 @@ import psycopg
 import trio
 
 from mailprobe.api.operations.keys import KEYS_A_MINUTE
+from mailprobe.api.quota.limits import check_limits
 from mailprobe.api.quota.plans import PLANS
-from mailprobe.api.quota.policy import check_limits
 from mailprobe.storage.contract import KeyCreationTooFast, KeyLimitReached, StoreUnavailable
 from mailprobe.storage.postgres.driver.server import SCHEMA
 from mailprobe.storage.records import EPOCH, Ledger

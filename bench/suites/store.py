@@ -25,8 +25,8 @@ from typing import Any
 
 import trio
 
+from mailprobe.api.quota.limits import check_limits
 from mailprobe.api.quota.plans import PLANS, PricingPlan
-from mailprobe.api.quota.policy import check_limits
 from mailprobe.storage import open_store
 from mailprobe.storage.commands import Reserve, Settle
 from mailprobe.storage.records import EPOCH, Caller, Ledger, Reservation

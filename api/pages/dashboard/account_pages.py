@@ -25,8 +25,7 @@ from ...operations.keys import (
     ManagementCreateKeyResponse,
     ManagementKeysListResponse,
 )
-from ...quota.plans import MICROS_PER_EUR, UNLIMITED
-from ...quota.pricing import micros_of
+from ...quota.plans import MICROS_PER_EUR, UNLIMITED, micros_of
 from .form_keys import (
     BAD_LABEL,
     WrongField,

@@ -9,7 +9,7 @@ from mailprobe.storage.records import DayCount
 
 from ...operations.list_jobs import ListsResponse
 from ...operations.usage import USAGE_DAYS
-from ...quota.pricing import eur_up, overage_micros
+from ...quota.plans import eur_up
 from ...results.advice import ANSWERS_BY_COLOUR
 from ..icons import KINDS, ChartDay, stacked_days
 from .account_pages import euros_of
@@ -82,7 +82,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
             "usage": usage,
             "share": min(100, round(100 * used / max(1, usage.calls_included))),
             "projected": projected,
-            "projected_eur": eur_up(overage_micros(plan, projected)),
+            "projected_eur": eur_up(plan.overage_micros(projected)),
             "soft_cap": euros_of(account.soft_cap_micros),
             "hard_cap": euros_of(account.hard_cap_micros),
         }

@@ -19,7 +19,7 @@ import trio
 
 from mailprobe.api.billing.client import Stripe, StripePace
 from mailprobe.api.billing.provider import open_stripe_payments
-from mailprobe.api.quota.pricing import is_reported
+from mailprobe.api.quota.plans import is_reported
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Reservation

@@ -19,7 +19,7 @@ from mailprobe.api.billing.rules import (
     Failure,
 )
 from mailprobe.api.outbox.worker import Batch, Worker
-from mailprobe.api.quota.pricing import is_reported
+from mailprobe.api.quota.plans import is_reported
 from mailprobe.storage.records import Caller, OutboxMessage, Reservation
 from mailprobe.storage.sqlite.memory import MemoryStore
 from tests.api.billing.fake_stripe import (

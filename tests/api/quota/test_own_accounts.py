@@ -5,16 +5,15 @@ from dataclasses import replace
 import pytest
 
 from mailprobe.api.alerts.thresholds import crossed
-from mailprobe.api.quota.plans import PLANS, read_plans
-from mailprobe.api.quota.policy import check_limits
-from mailprobe.api.quota.pricing import is_reported, overage_micros
+from mailprobe.api.quota.limits import check_limits
+from mailprobe.api.quota.plans import PLANS, is_reported, read_plans
 from tests.api.service_fixture import RunningService, open_shop
 
 OWN = PLANS["own"]
 
 
 def test_no_number_of_units_is_too_many_or_costs_anything():
-    assert overage_micros(OWN, 10**12) == 0
+    assert OWN.overage_micros(10**12) == 0
     assert not is_reported("own")
     assert not OWN.has_price
 

@@ -4,13 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailprobe.api.quota.plans import PLANS
-from mailprobe.api.quota.pricing import (
+from mailprobe.api.quota.plans import (
+    PLANS,
     cents_up,
     eur_up,
     is_billable,
-    overage_calls,
-    overage_micros,
 )
 
 
@@ -40,7 +38,7 @@ def test_a_result_is_billable_if_layer_1_passed(failed_check: str | None, billab
 def test_overage_is_what_lies_beyond_the_included_volume(
     tier: str, calls: int, micros: int
 ) -> None:
-    assert overage_micros(PLANS[tier], calls) == micros  # type: ignore[index]
+    assert PLANS[tier].overage_micros(calls) == micros  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
@@ -65,4 +63,4 @@ def test_euros_to_show_have_two_decimals(micros: int) -> None:
 
 @given(st.integers(0, 10**9))
 def test_overage_calls_are_never_below_nothing(calls: int) -> None:
-    assert overage_calls(PLANS["builder"], calls) == max(0, calls - 5_000)
+    assert PLANS["builder"].overage_calls(calls) == max(0, calls - 5_000)

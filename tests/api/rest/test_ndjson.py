@@ -8,7 +8,7 @@ import trio
 from mailprobe.api.operations.operation import StreamedLines
 from mailprobe.api.operations.verify import encoder_of_lines
 from mailprobe.api.quota.charge import Verifications, charge
-from mailprobe.api.rest.ndjson import NdjsonBody
+from mailprobe.api.rest.app import NdjsonBody
 from mailprobe.bench.world.fake_network import FakeNetwork
 from mailprobe.bench.world.mail_host import MailHost
 from tests.api.service_fixture import RunningService

@@ -12,7 +12,7 @@ from mailprobe.storage.list_records import StoredList
 from ....lists.table import read_marks
 from ....operations.list_jobs import LISTED_MAX, ListResponse, ListsResponse, ListSummary
 from ....quota.list_limits import NAME_CHARACTERS_MAX
-from ....quota.pricing import eur_up, overage_micros
+from ....quota.plans import eur_up
 from ....refusals import InvalidRequest, ListNotFound
 from ....rest.app import this_request
 from ....results.list_reading import ListReading, decode_reading
@@ -203,7 +203,7 @@ async def cost_values(frame: Frame, found: ListResponse) -> dict[str, object]:
     plan = frame.service.plan(caller())
     usage = await frame.month()
     used, more = usage.calls_used, found.addresses
-    cost = overage_micros(plan, used + more) - overage_micros(plan, used)
+    cost = plan.overage_micros(used + more) - plan.overage_micros(used)
     minutes = more / max(1, plan.rate_limit_per_min * 0.9)
     return {
         "plan": plan,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailprobe.api.error_table import headers_of
+from mailprobe.api.quota.limits import check_limits
 from mailprobe.api.quota.plans import PLANS, PricingPlan
-from mailprobe.api.quota.policy import check_limits
 from mailprobe.api.refusals import HardCapReached, NeverFits, QuotaExhausted, RateLimited
 from mailprobe.storage.records import Ledger
 
