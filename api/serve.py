@@ -70,7 +70,7 @@ from .operations.verify import LIVE
 from .pages.about_probes import about_probes
 from .pages.dashboard.documentation_key import reader_of
 from .pages.dashboard.frame import LISTS_PAGE, Frame
-from .pages.dashboard.operators import Operators
+from .pages.dashboard.roles import Operators
 from .pages.dashboard.sign_ins import SignIns
 from .pages.dashboard.views import dashboard_blueprint
 from .pages.examples import Places

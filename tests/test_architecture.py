@@ -47,8 +47,8 @@ FIGURES_MAX = {
 REQUESTS_MAX = {
     "files of a streamed address": 77,
     "functions of a streamed address": 397,
-    "files of a page of keys": 32,
-    "calls of a page of keys": 220,
+    "files of a page of keys": 30,
+    "calls of a page of keys": 206,
 }
 
 

@@ -96,12 +96,13 @@ class Call:
     kept: bool = False  # the answer was stored in the transaction that did the work
     repeats: "Repeats | None" = None  # of an upload with an idempotency key
     client: str = ""  # as in Inbound
-    by: Actor | None = None  # of the dashboard, where a browser asks; None: the key itself
+    # Who acts, where a browser asks in the dashboard; None: the key itself.
+    by: Callable[[], Actor] | None = None
 
     def actor(self, service: "Service") -> Actor:
         """Who acts, for the audit log, and the address from where."""
         if self.by is not None:
-            return self.by
+            return self.by()
         key, forwarded_for = self.caller.key, self.sent.get("x-forwarded-for", "")
         address = service.visitor(self.client, forwarded_for) or None
         return Actor("key", key.id, key.prefix, address)

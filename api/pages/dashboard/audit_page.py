@@ -12,7 +12,7 @@ from mailprobe.storage.records import ActorKind
 from ...operations.audit import KINDS, AuditChange, AuditEntry, AuditResponse
 from ...operations.operation import StreamedParts
 from .frame import HEADERS, HOME, Frame
-from .operators import ACCOUNTS
+from .roles import ACCOUNTS
 
 AUDIT = f"{HOME}/audit"
 ENTRIES_SHOWN = 50  # what one looks through at a time

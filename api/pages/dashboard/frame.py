@@ -40,9 +40,8 @@ from ...service import Service
 from .assets import assets
 from .instants import when
 from .multipart import MEDIA_TYPE, NoToken, Part, read_parts
-from .operators import Operators
 from .refusal_words import words_of
-from .roles import LEAST, may
+from .roles import ACCOUNTS, LEAST, OPERATOR, Operators, may
 from .sign_ins import (
     BROWSER_COOKIE,
     BROWSER_S,
@@ -99,8 +98,8 @@ GROUPS: tuple[tuple[str, tuple[Section, ...]], ...] = (
 RUN: tuple[str, tuple[Section, ...]] = (  # for operators
     "Run",
     (
-        ("Service", f"{HOME}/operator", "activity"),
-        ("Accounts", f"{HOME}/operator/accounts", "building-2"),
+        ("Service", OPERATOR, "activity"),
+        ("Accounts", ACCOUNTS, "building-2"),
     ),
 )
 HELP: tuple[str, tuple[Section, ...]] = ("Help", (("Documentation", "/docs", "book-open"),))
@@ -346,17 +345,16 @@ class Frame:
 
         `by` is another key of the account, such as one for tests.
         """
-        actor = self.actor(by or caller())
+        who = by or caller()
         call = Call(
-            by or caller(),
+            who,
             query or {},
             path,
             body,
             sent or {},
             receive,
             admission_of(request.scope),
-            client=actor.address or "",
-            by=actor,
+            by=partial(self.actor, who),
         )
         return await perform(self.service, _BY_NAME[name], call)
 

@@ -9,7 +9,7 @@ from mailprobe.storage.records import Job
 from ...operations.list_jobs import ListResponse
 from ...service import Service
 from .frame import HOME, LISTS_PAGE
-from .operators import PAGE as OPERATOR_PAGE
+from .roles import OPERATOR
 
 SHOWN_MAX = 10
 JOBS_SEEN = 200
@@ -72,7 +72,7 @@ def of_checks(service: Service) -> list[Trouble]:
     names = tuple(f"{each.check}: {each.found}" for each in failed[:SHOWN_MAX])
     if len(failed) == 1:
         what, action, names = f"One check fails: {failed[0].check}.", _capital(failed[0].found), ()
-    url = f"{OPERATOR_PAGE}#checks"
+    url = f"{OPERATOR}#checks"
     return [Trouble(what, names, action, url, "See what to do", fails=True)]
 
 
@@ -110,7 +110,7 @@ def _of_hosts(service: Service, *, for_operator: bool) -> list[Trouble]:
 
 def _seen_by_operator(section: str) -> tuple[str, str]:
     """The section of the operator's page, and what to call it."""
-    return f"{OPERATOR_PAGE}#{section}", f"See the {section}"
+    return f"{OPERATOR}#{section}", f"See the {section}"
 
 
 def _of_lists(lists: list[ListResponse]) -> list[Trouble]:

@@ -1,4 +1,4 @@
-"""Roles of people: for each route of the dashboard the least role that may use it.
+"""Roles of people: for each route of the dashboard the least role that may use it; and operators.
 
 The frame refuses every request whose route needs more than the sign-in's role, and a route that is
 not in the table is refused to everybody. Who signed in with a provisioning key is an owner.
@@ -7,6 +7,11 @@ not in the table is refused to everybody. Who signed in with a provisioning key 
 from collections.abc import Mapping
 
 from mailprobe.storage.people.people import Role
+from mailprobe.storage.records import Account
+from mailprobe.storage.store import Store
+
+OPERATOR = "/dashboard/operator"  # the pages of accounts that run the service
+ACCOUNTS = f"{OPERATOR}/accounts"
 
 ROLES: tuple[Role, ...] = ("viewer", "member", "owner")  # each may what those before it may
 # What the documentation and the page of people say of each.
@@ -34,8 +39,7 @@ ANYONE = (  # before the sign-in
 )
 _LIST, _JOB = "/dashboard/lists/<id>", "/dashboard/jobs/<id>"
 _ROW = f"{_LIST}/rows/<int:place>/<int:number>"
-_OPERATOR = "/dashboard/operator"
-_ACCOUNT = f"{_OPERATOR}/accounts/<id>"
+_ACCOUNT = f"{ACCOUNTS}/<id>"
 _LEAST: Mapping[Role, tuple[str, ...]] = {
     "viewer": (
         "GET /dashboard",
@@ -92,15 +96,15 @@ _LEAST: Mapping[Role, tuple[str, ...]] = {
         "POST /dashboard/people/<id>/role",
         "POST /dashboard/people/<id>/remove",
         "POST /dashboard/people/sign-ins/<id>/end",
-        f"GET {_OPERATOR}",
-        f"POST {_OPERATOR}/unpause",
-        f"POST {_OPERATOR}/egresses/<name>/pause",
-        f"POST {_OPERATOR}/egresses/<name>/resume",
-        f"GET {_OPERATOR}/checks",
-        f"POST {_OPERATOR}/checks",
-        f"GET {_OPERATOR}/accounts",
-        f"POST {_OPERATOR}/accounts",
-        f"POST {_OPERATOR}/accounts/saved",
+        f"GET {OPERATOR}",
+        f"POST {OPERATOR}/unpause",
+        f"POST {OPERATOR}/egresses/<name>/pause",
+        f"POST {OPERATOR}/egresses/<name>/resume",
+        f"GET {OPERATOR}/checks",
+        f"POST {OPERATOR}/checks",
+        f"GET {ACCOUNTS}",
+        f"POST {ACCOUNTS}",
+        f"POST {ACCOUNTS}/saved",
         f"GET {_ACCOUNT}",
         f"POST {_ACCOUNT}/plan",
         f"POST {_ACCOUNT}/delete",
@@ -115,3 +119,26 @@ def may(role: Role, route: str) -> bool:
     """Whether the role may ask this route: its method and its path as it is registered."""
     least = LEAST.get(route)
     return least is not None and ROLES.index(role) >= ROLES.index(least)
+
+
+class Operators:
+    """Accounts that run the service: those that a setting names, else the first that was created.
+
+    The first account is made by the link that only the operator of the machine reads, or by a
+    command there. It stays the first when it is deleted, so that no other account becomes the
+    operator's by a deletion.
+    """
+
+    def __init__(self, store: Store, named: frozenset[str] | None) -> None:
+        """`named`: ids or e-mail addresses in lower case; None if the setting is not there."""
+        self._store = store
+        self._named = named
+        self._first: str | None = None  # its id, which never changes
+
+    async def includes(self, account: Account) -> bool:
+        """Whether this account is an operator's. Raises StoreUnavailable."""
+        if self._named is not None:
+            return bool({account.id.lower(), account.email.lower()} & self._named)
+        if self._first is None:
+            self._first = await self._store.first_account_id()
+        return account.id == self._first

@@ -4,9 +4,9 @@ from quart import Blueprint, Response
 from werkzeug.exceptions import NotFound
 
 from ..frame import Frame, away, is_part
-from ..operators import PAGE
+from ..roles import OPERATOR
 
-CHECKS = f"{PAGE}/checks"
+CHECKS = f"{OPERATOR}/checks"
 
 
 def register(pages: Blueprint, frame: Frame) -> None:

@@ -5,10 +5,10 @@ from werkzeug.exceptions import NotFound
 
 from ....egress.report import EgressOverview, overviews
 from ..frame import Frame, away, caller
-from ..operators import PAGE
+from ..roles import OPERATOR
 
-EGRESSES = f"{PAGE}/egresses"
-SHOWN = f"{PAGE}#egresses"
+EGRESSES = f"{OPERATOR}/egresses"
+SHOWN = f"{OPERATOR}#egresses"
 
 
 async def egresses_of(frame: Frame) -> list[EgressOverview]:

@@ -15,7 +15,7 @@ from ....egress.tolerances import shown_tolerances
 from ...icons import line_of_shares
 from ..frame import Frame, away, form_fields
 from ..health import of_checks
-from ..operators import PAGE
+from ..roles import OPERATOR
 from .egresses import egresses_of
 from .machine import machine_of, size_of
 from .throughput import throughput_of
@@ -85,7 +85,7 @@ def by_day(counted: list[ReputationDay], operator: str | None) -> list[ReplyCoun
 def register(pages: Blueprint, frame: Frame) -> None:
     """Add the routes."""
 
-    @pages.post(f"{PAGE}/unpause")
+    @pages.post(f"{OPERATOR}/unpause")
     @frame.for_operators
     async def unpause() -> Response:
         """End a pause that the page shows; one that is over is none any more."""
@@ -93,9 +93,9 @@ def register(pages: Blueprint, frame: Frame) -> None:
         kind = next((each for each in get_args(PauseKind) if each == form.get("kind")), None)
         if kind is not None:
             await frame.service.store.unpause(kind, form.get("name", ""), by=frame.operator())
-        return away(f"{PAGE}#pauses")
+        return away(f"{OPERATOR}#pauses")
 
-    @pages.get(PAGE)
+    @pages.get(OPERATOR)
     @frame.for_operators
     async def operator() -> Response:
         service, now = frame.service, frame.service.now()

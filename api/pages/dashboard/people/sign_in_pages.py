@@ -36,7 +36,7 @@ from ..frame import (
     caller,
     form_fields,
 )
-from ..operators import ACCOUNTS
+from ..roles import ACCOUNTS
 from ..shown_keys import NO_KEYS, KeyCookie
 from ..sign_ins import ATTEMPT_S, BROWSER_COOKIE, NO_ADDRESS, KnownBrowser, SignIn
 from ..start_page import START
