@@ -33,8 +33,7 @@ if TYPE_CHECKING:
         load_rules_and_lists,
         open_engine,
     )
-    from .stream.known_answers import KnownAnswers, known_answers
-    from .stream.paused_texts import paused_among
+    from .stream.pipeline import KnownAnswers, known_answers, paused_among
     from .stream.scheduler import open_answers
     from .verdict import Verdict
 else:
@@ -52,8 +51,7 @@ else:
         "mailprobe.engine.stream.engine": (
             *("Engine", "deciding_rules", "load_rules_and_lists", "open_engine"),
         ),
-        "mailprobe.engine.stream.known_answers": ("KnownAnswers", "known_answers"),
-        "mailprobe.engine.stream.paused_texts": ("paused_among",),
+        "mailprobe.engine.stream.pipeline": ("KnownAnswers", "known_answers", "paused_among"),
         "mailprobe.engine.stream.scheduler": ("open_answers",),
         "mailprobe.engine.verdict": ("Verdict",),
     }

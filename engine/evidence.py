@@ -8,6 +8,7 @@ replaces unprintable characters, `Evidence` holds a limited number of lines, and
 `EvidenceBudget` limits the evidence in one response.
 """
 
+from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -73,11 +74,11 @@ def shown(text: str) -> str:
     return text.encode("utf-8", "replace")[:LINE_OCTETS_MAX].decode("utf-8", "ignore")
 
 
+@dataclass(slots=True)
 class EvidenceBudget:
     """Limits the evidence in one response to a client, in octets of JSON."""
 
-    def __init__(self, octets_max: int = ANSWER_OCTETS_MAX) -> None:
-        self._left = octets_max
+    _left: int = ANSWER_OCTETS_MAX
 
     def fit(self, evidence: Evidence) -> Evidence:
         """Return the evidence, or as much of it as the response has room for."""

@@ -30,10 +30,9 @@ from .engine_calls import (
     EngineThread,
     open_calls_here,
 )
-from .lights import Light, light_of
 from .settings import EngineSettings
 from .stream.answers import Answer
-from .verdict import Blame, Reason, Verdict
+from .verdict import Blame, Light, Reason, Verdict, light_of
 
 PASSED_OVER = frozenset({"mailprobe", "asyncio", "trio", "outcome"})  # frames of no caller
 

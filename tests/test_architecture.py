@@ -45,8 +45,8 @@ FIGURES_MAX = {
 }
 # The same of two requests: what is read to follow one through the product.
 REQUESTS_MAX = {
-    "files of a streamed address": 77,
-    "functions of a streamed address": 397,
+    "files of a streamed address": 74,
+    "functions of a streamed address": 395,
     "files of a page of keys": 30,
     "calls of a page of keys": 206,
 }

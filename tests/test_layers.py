@@ -33,7 +33,6 @@ PURE = [
     "mailprobe.engine.smtp.operators",
     "mailprobe.engine.fair_queue",
     "mailprobe.engine.lists.typos",
-    "mailprobe.engine.lights",
     "mailprobe.engine.verdict",
     "mailprobe.engine.smtp.replies.nested",
     "mailprobe.engine.smtp.replies.prefilter",

@@ -6,8 +6,7 @@ from typing import Any
 
 import msgspec
 
-from mailprobe.engine.lights import LIGHTS_BEST_FIRST, light_of
-from mailprobe.engine.verdict import FIELDS
+from mailprobe.engine.verdict import FIELDS, LIGHTS_BEST_FIRST, light_of
 
 from ..results.row_result import RowResult, suggested
 from .formulas import guarded

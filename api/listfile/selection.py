@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from mailprobe.engine.address import NotAnAddress, parse
-from mailprobe.engine.lights import Light, light_of
+from mailprobe.engine.verdict import Light, light_of
 
 from ..results.row_result import RowResult
 

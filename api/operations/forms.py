@@ -11,8 +11,8 @@ from typing import Annotated, Literal, cast, get_args
 from msgspec import Struct
 
 from mailprobe.engine import Answer
-from mailprobe.engine.lights import Light, light_of
 from mailprobe.engine.reasons import VerdictCause
+from mailprobe.engine.verdict import Light, light_of
 
 from ..error_table import retry_after_s
 from ..quota.charge import Verifications

@@ -15,8 +15,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from mailprobe.engine import Answer, Evidence, Verdict
 from mailprobe.engine.evidence import EvidenceBudget
-from mailprobe.engine.lights import Light, light_of
-from mailprobe.engine.verdict import Reason
+from mailprobe.engine.verdict import Light, Reason, light_of
 from mailprobe.storage.records import JobOrder
 
 from ..jobs.rules import NotAWebhook, VerifyEmailCallback, check_webhook, payload_of

@@ -15,7 +15,7 @@ from typing import Literal, NoReturn, TypeVar
 import trio
 
 from mailprobe.engine import Answer, Answers, Verdict
-from mailprobe.engine.lights import light_of
+from mailprobe.engine.verdict import light_of
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import Caller, FirstAnswer, Ledger, Reservation, UsageRow

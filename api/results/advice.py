@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mailprobe.engine.address import NotAnAddress, parse
-from mailprobe.engine.lights import Light, light_of
-from mailprobe.engine.verdict import Reason, Verdict
+from mailprobe.engine.verdict import Light, Reason, Verdict, light_of
 
 from .lights import LIGHT_COLOURS, WORDS
 

@@ -4,7 +4,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from mailprobe.engine.lights import light_of
+from mailprobe.engine.verdict import light_of
 
 from .lights import OURS, UNREACHED
 from .row_result import RowResult

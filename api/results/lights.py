@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from mailprobe.engine.lights import Light
-from mailprobe.engine.verdict import Blame, Reason
+from mailprobe.engine.verdict import Blame, Light, Reason
 
 from ..errors import Misuse
 

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mailprobe.engine.lights import Light, light_of
-from mailprobe.engine.verdict import PASSING, Reason, Status, Verdict
+from mailprobe.engine.verdict import PASSING, Light, Reason, Status, Verdict, light_of
 
 REASONS: tuple[Reason, ...] = (
     *("accepted", "untested", "catch_all", "syntax", "disposable", "no_mx", "no_mailbox"),

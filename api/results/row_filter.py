@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mailprobe.engine.lights import light_of
+from mailprobe.engine.verdict import light_of
 
 from .marks import KINDS, ResultKind, marks_of
 from .row_result import RowResult

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import ip_address
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .fast_decoder import (
@@ -81,7 +82,7 @@ class Route:
     def in_order(self, rng: Shuffles) -> list[MailExchange]:
         """The exchanges in the order to try them: equal ones shuffled (RFC 5321 5.1)."""
         ordered: list[MailExchange] = []
-        for _, equals in groupby(self.exchanges, key=lambda exchange: exchange.preference):
+        for _, equals in groupby(self.exchanges, key=attrgetter("preference")):
             group = list(equals)
             rng.shuffle(group)
             ordered += group

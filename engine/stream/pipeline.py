@@ -2,13 +2,15 @@
 
 A `Verification` is one address on its way through them. Each step is synchronous: it
 decides, or leaves what the next layer needs. So a thousand addresses of a domain can
-share one look-up and one conversation.
+share one look-up and one conversation. What the first layers decide needs no stream:
+`known_answers()` and `paused_among()` take the same steps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
+import trio
 
 from ..address import Address, NotAnAddress, parse
 from ..dns.messages import (
@@ -21,10 +23,14 @@ from ..dns.messages import (
 )
 from ..evidence import CONVERSATION_LINES_MAX, ConnectionAttempt, Evidence, shown
 from ..lists.lists import Lists
+from ..observer import Observer
 from ..pauses import PAUSED_RULE, CurrentPauses
 from ..reasons import VerdictCause, verdict_cause
+from ..smtp.operators import OTHERS
 from ..smtp.probe import Probe, ProbeNotes
 from ..verdict import NO_SIGNALS, Outcome, Signals, Verdict, judge
+from .answers import Answer
+from .engine import Engine
 
 NO_BOUNCES: Mapping[str, str] = {}
 
@@ -173,3 +179,107 @@ def is_paused(verification: Verification, pauses: CurrentPauses) -> bool:
     """Whether this address, whose route is known, is paused."""
     address, route = verification.address, verification.route
     return address is not None and route is not None and pauses.has(address.domain, route.exchanges)
+
+
+# -- without a stream ----
+
+
+class KnownAnswers(msgspec.Struct, frozen=True):
+    """Answers that were known at once. They are reported only when `notify` is called."""
+
+    answers: list[Answer]
+    verifications: list[Verification]
+
+    def notify(self, observer: Observer) -> None:
+        """Report these answers to the observer as the stream would have done."""
+        for verification in self.verifications:
+            assert verification.outcome is not None
+            observer.text_read(verification.began)
+            if verification.needs_route:
+                observer.recalled("mx")
+                observer.route_read(verification.began)
+            observer.answer_emitted(verification.outcome, verification.rule, 1, OTHERS)
+
+
+def known_answers(
+    engine: Engine,
+    texts: Sequence[str],
+    *,
+    explain: bool = False,
+    asks_hosts: bool = True,
+    bounced: Mapping[str, str] = NO_BOUNCES,
+) -> KnownAnswers | None:
+    """Return the answers to all these texts, in their order, if none needs a query or a probe.
+
+    Stops at the first text that would have to wait, and returns None. Without `asks_hosts`,
+    a cached route is enough. `bounced`: see open_answers().
+    """
+    now = trio.current_time()
+    asks_hosts = asks_hosts and engine.settings.asks_hosts
+    answers: list[Answer] = []
+    verifications: list[Verification] = []
+    for position, text in enumerate(texts):
+        verification = Verification(text, position, now)
+        if explain:
+            verification.notes = ProbeNotes()
+        read_text(verification, engine.lists, bounced)
+        if verification.needs_route:
+            _read_cached_route(verification, engine, asks_hosts)
+        if verification.outcome is None:
+            return None
+        verifications.append(verification)
+    reported_at = trio.current_time()
+    for verification in verifications:
+        verdict = verification.verdict(verification.text, reported_at)
+        answers.append(
+            Answer(verification.position, verdict, verification.evidence(), verification.cause)
+        )
+    return KnownAnswers(answers, verifications)
+
+
+def _read_cached_route(verification: Verification, engine: Engine, asks_hosts: bool) -> None:
+    assert verification.address is not None
+    route = engine.routes.cached_route(verification.address.domain)
+    if route is not None:
+        if verification.notes is not None:
+            verification.notes.cached.append("mx")
+        read_route(verification, route, engine.lists, asks_hosts=asks_hosts)
+        read_pauses(verification, engine.pauses)
+
+
+async def paused_among(
+    engine: Engine, texts: Sequence[str], *, account: str, bounced: Mapping[str, str]
+) -> frozenset[int]:
+    """Return the positions of texts that open_answers() would answer `paused`.
+
+    It looks up the exchanges of domains that may be paused, patiently, as for a list; where that
+    fails, the address is none of them. At most a few hundred texts: they are looked up at once.
+    """
+    pauses = engine.pauses
+    if not pauses.value or not engine.settings.asks_hosts:
+        return frozenset()
+    waiting: dict[str, list[Verification]] = {}
+    for position, text in enumerate(texts):
+        verification = Verification(text, position, 0.0)
+        read_text(verification, engine.lists, bounced)
+        if not verification.needs_route or verification.address is None:
+            continue
+        domain = verification.address.domain
+        if pauses.value.may_have(domain):
+            waiting.setdefault(domain, []).append(verification)
+
+    async def look_up(domain: str) -> None:
+        answer = await engine.routes.find(domain, account, deferred_start=True)
+        for verification in waiting[domain]:
+            read_route(verification, answer, engine.lists)
+            read_pauses(verification, pauses)
+
+    async with trio.open_nursery() as nursery:
+        for domain in waiting:
+            nursery.start_soon(look_up, domain)
+    return frozenset(
+        verification.position
+        for several in waiting.values()
+        for verification in several
+        if verification.outcome is Outcome.PAUSED
+    )

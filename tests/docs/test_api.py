@@ -17,8 +17,7 @@ from mailprobe.api.operations.usage import ManagementUsageResponse, ManagementUs
 from mailprobe.api.operations.verify import BatchVerifyResponse
 from mailprobe.api.quota.plans import MICROS_PER_EUR, SOLD
 from mailprobe.engine.evidence import Evidence
-from mailprobe.engine.lights import LIGHTS, light_of
-from mailprobe.engine.verdict import FIELDS, Outcome, Status, judge
+from mailprobe.engine.verdict import FIELDS, LIGHTS, Outcome, Status, judge, light_of
 from tests.docs.pages import ROOT, bare, blocks_in, headings_of, table_of
 
 

@@ -3,8 +3,7 @@
 import re
 
 from mailprobe.api.results.advice import answer_of
-from mailprobe.engine.lights import light_of
-from mailprobe.engine.verdict import LADDER, judge
+from mailprobe.engine.verdict import LADDER, judge, light_of
 from tests.docs.pages import ROOT, bare, table_of
 
 LINES_MAX = 160

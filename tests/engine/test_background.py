@@ -20,7 +20,7 @@ ENDS_WITH = {
     ("engine/stream/scheduler.py", "self._lookup"): "its list",
     ("engine/stream/scheduler.py", "_fail"): "its list",
     ("engine/stream/scheduler.py", "self._answer_paused"): "its list",
-    ("engine/stream/paused_texts.py", "look_up"): "its call, in whose block it runs",
+    ("engine/stream/pipeline.py", "look_up"): "its call, in whose block it runs",
     ("engine/stream/scheduler.py", "scheduler.submit_all"): "its list",
     ("api/quota/self_probe.py", "greet"): "the probe, in whose block it runs",
     ("api/sandbox/stream.py", "put_later"): "the stream of its request, in whose block it runs",

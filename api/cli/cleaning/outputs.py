@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from mailprobe.engine.lights import Light
+from mailprobe.engine.verdict import Light
 
 from ...errors import Misuse, cannot_use, print_error
 from ...listfile import ReadOptions, temporary_file, unpacked_name, writing_to

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
-from mailprobe.engine.lights import Light, light_of
 from mailprobe.engine.smtp.operators import MailOperators, load_operators
+from mailprobe.engine.verdict import Light, light_of
 
 from ...results.advice import ANSWERS
 from ...results.counts import ResultCounts, duration

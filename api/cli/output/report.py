@@ -17,7 +17,7 @@ from rich.text import Text
 
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.evidence import ConversationLine, Evidence
-from mailprobe.engine.lights import light_of
+from mailprobe.engine.verdict import light_of
 
 from ...results.advice import ANSWERS, answer_of
 from ...results.counts import ResultCounts, duration

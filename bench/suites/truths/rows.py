@@ -17,8 +17,8 @@ from rich.console import Console
 from trio.testing import MockClock
 
 from mailprobe.engine import Engine, EngineSettings, open_answers, open_engine
-from mailprobe.engine.lights import light_of
 from mailprobe.engine.settings import DOH_URLS
+from mailprobe.engine.verdict import light_of
 
 from ...harness.figures import Figure
 from ...harness.tables import figure_table

@@ -15,8 +15,8 @@ from mailprobe.api.jobs.delivery import Delivered
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import EngineSettings, Verdict
-from mailprobe.engine.lights import light_of
 from mailprobe.engine.lists.lists import DATA, load_lists, read_names
+from mailprobe.engine.verdict import light_of
 from tests.api.alerts.test_thresholds import kinds
 from tests.api.jobs.test_worker import HOOK, open_working_shop, promise
 from tests.api.rest.specification import Working, result

@@ -13,8 +13,7 @@ from mailprobe.api.results.advice import (
     reason_words,
     why_of,
 )
-from mailprobe.engine.lights import LIGHTS_BEST_FIRST
-from mailprobe.engine.verdict import Outcome, Reason, Signals, Verdict, judge
+from mailprobe.engine.verdict import LIGHTS_BEST_FIRST, Outcome, Reason, Signals, Verdict, judge
 
 PLAIN = Signals(disposable=False, role=False, free_provider=False, suggestion=None)
 

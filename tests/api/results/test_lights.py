@@ -6,8 +6,16 @@ import msgspec
 import pytest
 
 from mailprobe.api.results.lights import WORDS
-from mailprobe.engine.lights import LIGHTS, Light, light_of
-from mailprobe.engine.verdict import Outcome, Reason, Signals, Verdict, judge
+from mailprobe.engine.verdict import (
+    LIGHTS,
+    Light,
+    Outcome,
+    Reason,
+    Signals,
+    Verdict,
+    judge,
+    light_of,
+)
 
 TYPO = Signals(suggestion="gmail.com")
 BASE = judge("ann@shop.test", Outcome.DELIVERABLE, mx_found=True, mx_host="mx.shop.test")

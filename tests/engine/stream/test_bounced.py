@@ -3,8 +3,8 @@
 from mailprobe.bench.world.fake_network import open_fake_network
 from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import known_answers
-from mailprobe.engine.lights import light_of
 from mailprobe.engine.reasons import VerdictCause
+from mailprobe.engine.verdict import light_of
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.stream.streams import collect
 
