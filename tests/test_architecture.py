@@ -48,7 +48,7 @@ REQUESTS_MAX = {
     "files of a streamed address": 74,
     "functions of a streamed address": 395,
     "files of a page of keys": 30,
-    "calls of a page of keys": 206,
+    "calls of a page of keys": 201,
 }
 
 

@@ -67,6 +67,10 @@ class RequestContext:
         """Its path matched this template, or none."""
         self.route = route
 
+    def count_lines(self, count: int) -> None:
+        """So many lines of a stream are sent; 0 at its beginning."""
+        self.lines = (self.lines or 0) + count
+
 
 def trace_headers(headers: Iterable[tuple[bytes, bytes]]) -> TraceHeaders:
     """The headers of W3C Trace Context; several of a name are joined by commas (RFC 9110 5.3)."""

@@ -41,7 +41,7 @@ from ..http.exchange import (
     headers_of_scope,
     request_id_of,
 )
-from ..observability.request_context import RequestContext, request_scope, trace_headers
+from ..observability.request_context import RequestContext, present, request_scope, trace_headers
 from ..operations.forms import FORMS
 from ..operations.operation import (
     Inbound,
@@ -180,6 +180,8 @@ class NdjsonBody(ResponseBody):
         ready = await self._answers.next_ready()
         if not ready:
             raise StopAsyncIteration
+        if (request_context := present()) is not None:
+            request_context.count_lines(len(ready))
         return self._lines.encode(ready)
 
 

@@ -7,20 +7,18 @@ response here and nowhere else.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 import msgspec
 
-from mailprobe.engine import Answer
 from mailprobe.storage.contract import StoreFull, StoreUnavailable
 from mailprobe.storage.records import Caller
 
 from ..error_table import body_of, headers_of, row_of
 from ..observability.request_context import (
     UNROUTED,
-    RequestContext,
     line_limit,
     present,
     request_scope,
@@ -86,7 +84,7 @@ async def answer(service: Service, operation: Operation, inbound: Inbound) -> Op
         request_context.status = reply.status
         if isinstance(reply.body, StreamedLines):
             service.request_log.streams()
-            return replace(reply, body=_counted(reply.body, request_context))
+            request_context.count_lines(0)
         return reply
 
 
@@ -171,10 +169,7 @@ async def _answer(
             if solved is not None:
                 await use_challenge(service, solved)
     octets = await _read(service, operation, inbound)
-
-    async def act() -> OperationReply:
-        return await _dispatch(service, operation, inbound, call, octets)
-
+    act = partial(_dispatch, service, operation, inbound, call, octets)
     return await _admit(service, operation, call, octets, act)
 
 
@@ -281,14 +276,3 @@ async def _decode_body(
 
 def _addresses_in(body: object) -> int:
     return len(body.texts()) if isinstance(body, AddressBody) else 0
-
-
-def _counted(lines: StreamedLines, request_context: RequestContext) -> StreamedLines:
-    """The same lines, counted in the request context as they are sent."""
-    request_context.lines = 0
-
-    def encode(answers: Sequence[Answer]) -> bytes:
-        request_context.lines = (request_context.lines or 0) + len(answers)
-        return lines.encode(answers)
-
-    return replace(lines, encode=encode)

@@ -3,6 +3,7 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
@@ -37,14 +38,14 @@ def _explained(error: sqlite3.IntegrityError) -> Exception:
     return NotUnique() if is_known else error
 
 
+@dataclass(slots=True, eq=False)
 class SqliteDatabase:
     """A transaction. SQLite has one writer, so nothing is locked."""
 
-    FOR_UPDATE = SKIP_LOCKED = ""
+    _db: sqlite3.Connection
+    _now: datetime
 
-    def __init__(self, db: sqlite3.Connection, now: datetime) -> None:
-        self._db = db
-        self._now = now
+    FOR_UPDATE = SKIP_LOCKED = ""
 
     def now(self) -> datetime:
         return self._now

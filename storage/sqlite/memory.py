@@ -40,8 +40,7 @@ class MemoryExecutor:
     async def execute(self, command: StoreCommand[R]) -> R:
         """Run the command at once."""
         await trio.lowlevel.checkpoint()
-        transaction = TRANSACTIONS[type(command)]
-        result: R = await self._call(lambda db, now: transaction(db, now, command))
+        result: R = await self._call(TRANSACTIONS[type(command)], command)
         return result
 
     async def write(self, function: Function[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -60,10 +59,10 @@ class MemoryExecutor:
     async def check(self) -> datetime:
         return await self._call(check)
 
-    async def _call(self, transaction: Callable[[sqlite3.Connection, datetime], R]) -> R:
+    async def _call(self, transaction: Callable[..., R], *commands: object) -> R:
         self.db.execute("BEGIN")
         try:
-            result = transaction(self.db, self.now())
+            result = transaction(self.db, self.now(), *commands)
         except BaseException:
             self.db.execute("ROLLBACK")
             raise
