@@ -8,7 +8,8 @@ access line is logged. Of what the client sent, a context holds the path alone: 
 import logging
 import re
 from collections.abc import Iterable, Iterator
-from contextvars import ContextVar, Token
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
@@ -133,78 +134,46 @@ def present_trace() -> str | None:
     return (request_context.trace or None) if request_context else None
 
 
-class request_scope:
-    """Opens the context of a request and its span; the outermost block with the same id ends them.
+@contextmanager
+def request_scope(
+    request_log: RequestLog,
+    request_id: str,
+    *,
+    lingers: bool = False,
+    method: str = "",
+    path: str = "",
+    scheme: str = "",
+    route: str = "",
+    sent: TraceHeaders = NO_TRACE,
+) -> Iterator[RequestContext]:
+    """Open the context of a request and its span; the outermost block with the same id ends them.
 
     `sent` is what trace_headers() returns. `lingers`: keep the context after the block, for
     what the task logs afterwards. For listeners with a task per request.
     """
-
-    __slots__ = (
-        "_context",
-        "_head",
-        "_lingers",
-        "_request_id",
-        "_request_log",
-        "_sent",
-        "_span",
-        "_token",
-    )
-
-    def __init__(
-        self,
-        request_log: RequestLog,
-        request_id: str,
-        *,
-        lingers: bool = False,
-        method: str = "",
-        path: str = "",
-        scheme: str = "",
-        route: str = "",
-        sent: TraceHeaders = NO_TRACE,
-    ) -> None:
-        self._request_log = request_log
-        self._request_id = request_id
-        self._lingers = lingers
-        self._head = (method, path, scheme, route)
-        self._sent = sent
-        self._span = NO_SPAN
-        self._token: Token[RequestContext | None] | None = None  # set in the outermost block
-
-    def __enter__(self) -> RequestContext:
-        request_context = _present.get()
-        if request_context is None or request_context.request_id != self._request_id:
-            request_context = self._begin()
-            self._token = _present.set(request_context)
-            self._request_log.request_started()
-        self._context = request_context
-        return request_context
-
-    def _begin(self) -> RequestContext:
-        method, path, scheme, route = self._head
-        traceparent, state = self._sent
-        trace = trace_of(traceparent) if traceparent else ""
-        self._span = start_span("request", "server", trace, state=state)
-        return RequestContext(
-            self._request_id,
-            trio.current_time(),
-            method=method,
-            path=path,
-            scheme=scheme,
-            route=route,
-            trace=self._span.trace or trace,
-        )
-
-    def __exit__(self, *_: object) -> None:
-        if self._token is None:
-            return
-        seconds = trio.current_time() - self._context.began
-        self._request_log.request_finished(self._context, seconds)
-        log_access(self._context, seconds)
-        if self._span is not NO_SPAN:
-            _end_span(self._span, self._context)
-        if not self._lingers:
-            _present.reset(self._token)
+    outer = _present.get()
+    if outer is not None and outer.request_id == request_id:
+        yield outer
+        return
+    traceparent, state = sent
+    trace = trace_of(traceparent) if traceparent else ""
+    span = start_span("request", "server", trace, state=state)
+    request_context = RequestContext(
+        request_id, trio.current_time(),
+        method=method, path=path, scheme=scheme, route=route, trace=span.trace or trace,
+    )  # fmt: skip
+    token = _present.set(request_context)
+    request_log.request_started()
+    try:
+        yield request_context
+    finally:
+        seconds = trio.current_time() - request_context.began
+        request_log.request_finished(request_context, seconds)
+        log_access(request_context, seconds)
+        if span is not NO_SPAN:
+            _end_span(span, request_context)
+        if not lingers:
+            _present.reset(token)
 
 
 def _end_span(span: Span, request_context: RequestContext) -> None:
