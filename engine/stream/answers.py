@@ -40,6 +40,7 @@ class Answers:
 
     def __init__(self, on_consumed: Callable[[], None]) -> None:
         self.ready: deque[Answer] = deque()  # not read yet
+        self.count = 0  # of all until now
         self._ended = False
         # A reader may be parked. This flag is faster to check than the parking lot.
         self._awaited = False
@@ -76,6 +77,7 @@ class Answers:
 
     def put(self, answer: Answer) -> None:
         self.ready.append(answer)
+        self.count += 1
         if self._awaited:
             self._awaited = False
             self._arrived.unpark()

@@ -7,7 +7,8 @@ share one look-up and one conversation. What the first layers decide needs no st
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
 import msgspec
 import trio
@@ -27,12 +28,17 @@ from ..observer import Observer
 from ..pauses import PAUSED_RULE, CurrentPauses
 from ..reasons import VerdictCause, verdict_cause
 from ..smtp.operators import OTHERS
+from ..smtp.pool.pool import Pool
 from ..smtp.probe import Probe, ProbeNotes
 from ..verdict import NO_SIGNALS, Outcome, Signals, Verdict, judge
 from .answers import Answer
 from .engine import Engine
 
 NO_BOUNCES: Mapping[str, str] = {}
+ORDERS_MAX = 10_000  # domains whose shuffled exchanges are kept
+FIRST_EXCHANGES = 2  # exchanges of a route that a list may wait for
+SNAPSHOT_S = 0.25  # addresses of a domain that come within this time share one look at its pools
+SNAPSHOTS_MAX = 10_000
 
 
 class Verification(msgspec.Struct, eq=False):
@@ -179,6 +185,101 @@ def is_paused(verification: Verification, pauses: CurrentPauses) -> bool:
     """Whether this address, whose route is known, is paused."""
     address, route = verification.address, verification.route
     return address is not None and route is not None and pauses.has(address.domain, route.exchanges)
+
+
+# -- the domains of a stream ----
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """What one stream is asked for: see open_answers()."""
+
+    account: str
+    deferred_start: bool
+    explain: bool
+    patient: bool
+    asks_hosts: bool
+    bounced: Mapping[str, str]
+    patience_until: float  # on trio's clock
+
+    def patience_left_s(self, now: float) -> float:
+        return max(0.0, self.patience_until - now)
+
+
+class DomainSnapshot(msgspec.Struct, eq=False):
+    """A domain's route and pools at one moment, shared by addresses submitted together."""
+
+    answer: RouteAnswer
+    until: float  # on trio's clock
+    exchanges: list[MailExchange]
+    pools: list[Pool | None]  # of the first exchanges; None if the addresses are not known
+
+
+@dataclass(slots=True, eq=False)
+class StreamDomains:
+    """The domains of one stream: the snapshots of them, and the order of their exchanges."""
+
+    _engine: Engine
+    _options: StreamOptions
+    _snapshots: dict[str, DomainSnapshot] = field(default_factory=dict)
+    _orders: dict[str, list[MailExchange]] = field(default_factory=dict)
+
+    def known(self, domain: str, now: float) -> DomainSnapshot | None:
+        """A snapshot of this moment, made from the caches alone; None where a look-up is needed."""
+        snapshot = self._snapshots.get(domain)
+        if snapshot is not None and snapshot.until >= now:
+            return snapshot
+        is_list = self._options.deferred_start
+        answer = self._engine.routes.cached_route(domain, deferred_start=is_list)
+        if answer is None or (is_list and not self._has_exchanges(answer)):
+            return None
+        if len(self._snapshots) >= SNAPSHOTS_MAX:
+            self._snapshots.clear()
+        snapshot = self._snapshots[domain] = self.snapshot(answer)
+        return snapshot
+
+    async def look_up(self, domain: str) -> RouteAnswer:
+        """The route; of a list, layer 4 then knows the addresses that it needs first as well."""
+        routes, account = self._engine.routes, self._options.account
+        is_list = self._options.deferred_start
+        answer = await routes.find(domain, account, deferred_start=is_list)
+        if is_list and self._leads_to_hosts(answer):
+            for exchange in self.exchanges(answer)[:FIRST_EXCHANGES]:
+                await routes.addresses(exchange.name, account, deferred_start=True)
+        return answer
+
+    def snapshot(self, answer: RouteAnswer) -> DomainSnapshot:
+        """The domain with this route, and its pools as they are now."""
+        exchanges: list[MailExchange] = []
+        pools: list[Pool | None] = []
+        if self._leads_to_hosts(answer) and (exchanges := self.exchanges(answer)):
+            count = FIRST_EXCHANGES if self._options.deferred_start else 1
+            pools = self._engine.probing.pools_of(
+                answer.domain, exchanges, count, patient=self._options.patient
+            )
+        return DomainSnapshot(answer, trio.current_time() + SNAPSHOT_S, exchanges, pools)
+
+    def exchanges(self, route: Route) -> list[MailExchange]:
+        """The route's exchanges, equal ones shuffled; the same order for all addresses of a domain."""
+        order = self._orders.get(route.domain)
+        if order is None:
+            if len(self._orders) >= ORDERS_MAX:
+                self._orders.clear()
+            order = self._orders[route.domain] = route.in_order(self._engine.rng)
+        return order
+
+    def _has_exchanges(self, answer: RouteAnswer) -> bool:
+        """Are the addresses cached that layer 4 needs first? Only a list waits for them."""
+        if not self._leads_to_hosts(answer):
+            return True
+        routes = self._engine.routes
+        return all(
+            routes.cached_addresses(exchange.name, deferred_start=True)
+            for exchange in self.exchanges(answer)[:FIRST_EXCHANGES]
+        )
+
+    def _leads_to_hosts(self, answer: RouteAnswer) -> TypeGuard[Route]:
+        return self._options.asks_hosts and isinstance(answer, Route)
 
 
 # -- without a stream ----

@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[2]
 ENDS_WITH = {
     ("engine/dns/connection.py", "self._write"): "its connection, whose run() catches all",
     ("engine/engine_calls.py", "self._run"): "its call, to whose caller it passes every error",
-    ("engine/stream/scheduler.py", "self.watch_backoffs"): "its list",
-    ("engine/stream/scheduler.py", "self._lookup"): "its list",
+    ("engine/stream/scheduler.py", "self._watch_backoffs"): "its list",
+    ("engine/stream/scheduler.py", "self._look_up"): "its list",
     ("engine/stream/scheduler.py", "_fail"): "its list",
     ("engine/stream/scheduler.py", "self._answer_paused"): "its list",
     ("engine/stream/pipeline.py", "look_up"): "its call, in whose block it runs",

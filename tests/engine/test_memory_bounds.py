@@ -13,7 +13,7 @@ from mailprobe.engine.dns import single_flight
 from mailprobe.engine.smtp import catchall, host_memory
 from mailprobe.engine.smtp.pool import pools
 from mailprobe.engine.smtp.tolerance import hosts
-from mailprobe.engine.stream import scheduler
+from mailprobe.engine.stream import pipeline
 from tests.engine.engine_runs import open_test_engine
 
 BOUND = 5
@@ -23,8 +23,8 @@ BOUNDS = (
     (pools, "POOLS_MAX"),
     (pools, "NAMES_MAX"),
     (hosts, "TOLERANCES_MAX"),
-    (scheduler, "ORDERS_MAX"),
-    (scheduler, "SNAPSHOTS_MAX"),
+    (pipeline, "ORDERS_MAX"),
+    (pipeline, "SNAPSHOTS_MAX"),
 )
 DOMAINS = 40
 REST_S = 400.0  # connections are closed, and short memories end
