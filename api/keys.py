@@ -1,4 +1,4 @@
-"""API keys: making them, checking their form, and hashing them.
+"""API keys: making them, checking their form, hashing them, and noting when they are used.
 
 A key is a prefix that names its kind, 43 base-62 characters (256 random bits), and six more
 with the CRC-32 of all before. The checksum lets a scanner recognise a leaked key, and lets
@@ -10,11 +10,13 @@ in web pages, and are good for the checks of forms alone.
 import re
 import secrets
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from hashlib import sha256
 from typing import Literal
 
-from mailprobe.storage.records import KeyKind
+from mailprobe.storage.contract import KEY_USE_EVERY
+from mailprobe.storage.records import Key, KeyKind
 
 Prefix = Literal["sk_live_", "sk_test_", "sk_mgmt_", "pk_live_", "pk_test_"]
 Draw = Callable[[int], int]  # an unguessable integer from 0 to below the argument
@@ -26,6 +28,8 @@ ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 SECRET_CHARACTERS = 43  # 62**43 > 2**256
 CHECK_CHARACTERS = 6  # 62**6 > 2**32
 SHOWN_CHARACTERS = 12
+# Uses noted of a minute: 1 MB. Keys beyond it are noted in the next minute in which they are used.
+USES_MAX = 10_000
 
 KINDS: dict[str, KeyKind] = {
     "sk_live_": "standard",
@@ -74,3 +78,27 @@ def _check_sum(text: str) -> str:
         number, digit = divmod(number, 62)
         characters.append(ALPHABET[digit])
     return "".join(reversed(characters))
+
+
+class KeyUses:
+    """Keys that were used since the last time they were stored, once a minute, for their owners.
+
+    A request only adds to a set. A killed process loses its last minute of uses, which the next
+    hour's make up for.
+    """
+
+    def __init__(self) -> None:
+        self._pending: set[str] = set()
+
+    def note(self, key: Key, now: datetime) -> None:
+        """A request came with this key. Never waits."""
+        is_known = key.used_at is not None and now - KEY_USE_EVERY < key.used_at
+        if not is_known and len(self._pending) < USES_MAX:
+            self._pending.add(key.id)
+
+    async def save(self, store: Callable[[Sequence[str]], Awaitable[None]]) -> None:
+        """Have the ids of what was noted since the last time stored. Raises what `store` raises."""
+        noted = sorted(self._pending)
+        if noted:
+            await store(noted)
+            self._pending.difference_update(noted)

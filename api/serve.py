@@ -623,6 +623,6 @@ async def _save_counts(service: Service) -> None:
     try:
         if service.reputation is not None:
             await service.reputation.save(service.store, service.now().date())
-        await service.key_uses.save(service.store)
+        await service.key_uses.save(service.store.note_key_uses)
     except StoreUnavailable:
         log.warning("reputation and uses of keys not stored: store unavailable")

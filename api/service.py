@@ -21,8 +21,7 @@ from .egress.control import StoredControl
 from .error_table import Links
 from .forms.proof_of_work import ProofOfWork
 from .forms.visitors import Networks, VisitorLimit, is_in, visitor_address
-from .keys import Draw
-from .observability.key_uses import KeyUses
+from .keys import Draw, KeyUses
 from .observability.metrics import Load
 from .observability.reputation import ReputationCounter
 from .observability.request_context import NO_REQUEST_LOG, RequestLog

@@ -268,16 +268,38 @@ class HeldWindow:
         return self.earliest_at is not None and self.earliest_at <= oldest
 
 
-class KeyWindow(Window):
-    """A window whose instants are read in small steps, only while the limits are checked."""
+class ReadWindow(Window):
+    """A window that is read on demand, only while the limits are checked."""
 
-    __slots__ = ("_at", "_db", "_held")
+    __slots__ = ("_open",)
+
+    def __init__(self, db: Database) -> None:
+        self._open: Database | None = db
+
+    @property
+    def _db(self) -> Database:
+        if self._open is None:
+            raise RuntimeError("a window can be read only while its limits are checked")
+        return self._open
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def close(self) -> None:
+        """Forbid further reads: the transaction continues after the limit check."""
+        self._open = None
+
+
+class KeyWindow(ReadWindow):
+    """A window whose instants are read in small steps."""
+
+    __slots__ = ("_at", "_held")
 
     def __init__(self, db: Database, held: HeldWindow, at: int) -> None:
-        super().__init__("", "", held.units)
+        super().__init__(db)
+        self.units = held.units
         self._held = held
         self._at = at
-        self._db: Database | None = db
 
     def __iter__(self) -> Iterator[tuple[datetime, int]]:
         granted = self._held.granted
@@ -299,7 +321,7 @@ class KeyWindow(Window):
         yield at, units
         most = READ_FIRST
         while True:
-            rows = _still_open(self._db).all(
+            rows = self._db.all(
                 "SELECT at, units FROM rate_windows WHERE key = :key AND at > :after"
                 " ORDER BY at LIMIT :most",
                 {"key": self._held.key, "after": at, "most": most},
@@ -310,22 +332,15 @@ class KeyWindow(Window):
                 return
             most *= 2
 
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
-    def close(self) -> None:
-        """Forbid further reads: the transaction continues after the limit check."""
-        self._db = None
+class AccountWindow(ReadWindow):
+    """The window of all keys of an account."""
 
-
-class AccountWindow(Window):
-    """The window of all keys of an account, read on demand, only while the limits are checked."""
-
-    __slots__ = ("_db", "_granted", "_units", "_values")
+    __slots__ = ("_granted", "_units", "_values")
 
     def __init__(self, db: Database, account: int, now: int, granted: int = 0) -> None:
         """`granted` are units granted to its keys and not yet written; `now` is in microseconds."""
-        self._db: Database | None = db
+        super().__init__(db)
         self._values = {"account": account, "since": now - WINDOW_MICROS, "now": now}
         self._granted = granted
         self._units: int | None = None
@@ -334,27 +349,14 @@ class AccountWindow(Window):
     def units(self) -> int:  # type: ignore[override]  # computed on demand
         """The units granted to all keys within the window."""
         if self._units is None:
-            ((self._units,),) = _still_open(self._db).all(UNITS_OF_ACCOUNT, self._values)
+            ((self._units,),) = self._db.all(UNITS_OF_ACCOUNT, self._values)
         return int(self._units or 0) + self._granted
 
     def __iter__(self) -> Iterator[tuple[datetime, int]]:
-        for at, units in _still_open(self._db).all(SUMS_OF_ACCOUNT, self._values):
+        for at, units in self._db.all(SUMS_OF_ACCOUNT, self._values):
             yield instant(at), units
         if self._granted:
             yield instant(self._values["now"]), self._granted
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def close(self) -> None:
-        """Forbid further reads: the transaction continues after the limit check."""
-        self._db = None
-
-
-def _still_open(db: Database | None) -> Database:
-    if db is None:
-        raise RuntimeError("a window can be read only while its limits are checked")
-    return db
 
 
 def window_of(db: Database, held: HeldWindow, now: int) -> Window:

@@ -43,7 +43,8 @@ def complete(db: DB, now: datetime, command: Outcome) -> bool:
     if job is None:
         return False
     if isinstance(command, JobVerified):
-        metering.use(db, now, command.caller, [command.row], command.emit_meter_event)
+        owner = metering.caller_row(db, command.caller)
+        metering.use(db, now, owner, [command.row], command.emit_meter_event)
     jobs.write_outcomes(shared, now, [(command, job)])
     return True
 

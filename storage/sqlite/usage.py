@@ -56,7 +56,8 @@ class Standing:
     held: HeldWindow
 
 
-def _caller(db: sqlite3.Connection, caller: Caller) -> CallerRow:
+def caller_row(db: sqlite3.Connection, caller: Caller) -> CallerRow:
+    """The caller's rows as they are now. Raises KeyError."""
     row = db.execute(
         "SELECT accounts.number, keys.number, tier, current_period_start, current_period_end"
         " FROM keys JOIN accounts ON accounts.number = keys.account WHERE keys.id = ?",
@@ -148,7 +149,7 @@ def spend(db: sqlite3.Connection, now: datetime, command: Spend[R]) -> R | None:
     standing = grant(db, now, command.caller, units_of(command.rows), command.check_limits)
     if not isinstance(standing, Standing):
         return standing
-    _use(db, now, standing.caller, command.rows, command.emit_meter_event)
+    use(db, now, standing.caller, command.rows, command.emit_meter_event)
     idempotency.keep(shared, command.first)
     return None
 
@@ -190,27 +191,18 @@ def settle(db: sqlite3.Connection, now: datetime, command: Settle) -> None:
             (units_of(command.rows), number),
         )
     if rows:
-        use(db, now, command.reservation.caller, rows, command.emit_meter_event)
+        owner = caller_row(db, command.reservation.caller)
+        use(db, now, owner, rows, command.emit_meter_event)
 
 
 def use(
-    db: sqlite3.Connection,
-    now: datetime,
-    caller: Caller,
-    rows: Sequence[UsageRow],
-    emit_meter_event: bool,
-) -> None:
-    """Log and count rows; the caller gives back what was reserved for them."""
-    _use(db, now, _caller(db, caller), rows, emit_meter_event)
-
-
-def _use(
     db: sqlite3.Connection,
     now: datetime,
     owner: CallerRow,
     rows: Sequence[UsageRow],
     emit_meter_event: bool,
 ) -> None:
+    """Log and count rows; the caller gives back what was reserved for them."""
     usage.log(SqliteDatabase(db, now), [(owner, rows)])
     billable = sum(row.billable for row in rows)
     if emit_meter_event and billable:
@@ -223,7 +215,7 @@ def _use(
 
 def log_refusal(db: sqlite3.Connection, now: datetime, command: LogRefusal) -> None:
     """Log a refused request."""
-    refused = command, _caller(db, command.caller)
+    refused = command, caller_row(db, command.caller)
     usage.log_refusals(SqliteDatabase(db, now), now, [refused])
 
 

@@ -32,7 +32,7 @@ async def test_a_key_shows_its_kind_its_last_use_and_by_what_it_was_made(autojum
         await visitor.post("/keys", {"label": "checkout", "kind": "test"})
         await shop.manage("POST", "/keys", {"label": "by the API"})
         await shop.verify()
-        await shop.service.key_uses.save(shop.store)
+        await shop.service.key_uses.save(shop.store.note_key_uses)
         used, checkout, other, signs_in = await rows_of(visitor)
         assert (used[2], used[3]) == ("live", "in the last hour")
         assert signs_in[2] == "in the last hour"
@@ -55,7 +55,7 @@ async def test_a_use_is_written_once_an_hour_and_never_in_a_requests_way(autojum
             await trio.sleep(wait_s)
             before = (await shop.caller()).key.used_at
             await shop.verify()
-            await shop.service.key_uses.save(shop.store)
+            await shop.service.key_uses.save(shop.store.note_key_uses)
             noted.append((await shop.caller()).key.used_at != before)
         assert noted == [True, False, False, True]
 
