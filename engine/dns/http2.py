@@ -6,6 +6,7 @@ refuses the rest. hpack reads the header blocks. The blocks that we send never u
 dynamic table (RFC 7541), so they need no state.
 """
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import Generic
 
@@ -91,6 +92,129 @@ class _Stream(Generic[Request]):
         self.body: bytes | bytearray = b""
 
 
+class _FrameReader:
+    """Frames out of octets: none too long, none out of order, and each header block whole.
+
+    A server may send only so many frames in a row that complete no response.
+    """
+
+    __slots__ = ("_block", "_buffer", "_fruitless", "_greeted")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._greeted = False
+        self._fruitless = 0  # frames since the last response or request
+        self._block: tuple[int, int, bytearray] | None = None  # stream, flags; not ended yet
+
+    def expect_more(self) -> None:
+        """A response is complete, or a request is sent."""
+        self._fruitless = 0
+
+    def read(self, octets: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+        """Yield the type, flags, stream and payload of each frame that is there. Raises NotHttp."""
+        buffer = self._buffer + octets if self._buffer else octets
+        at, size = 0, len(buffer)
+        try:
+            while size - at >= 9:
+                high, low, kind, flags, number = _HEAD.unpack_from(buffer, at)
+                end = at + 9 + (high << 8 | low)
+                if end - at - 9 > FRAME_OCTETS_MAX:
+                    raise NotHttp("no HTTP/2" if not self._greeted else "too long a frame")
+                if end > size:
+                    break
+                payload = buffer[at + 9 : end]
+                at = end
+                number &= STREAM_LAST
+                self._check(kind, flags, number)
+                if kind == CONTINUATION:
+                    block = self._continued(flags, payload)
+                    if block is not None:
+                        yield block
+                elif kind == HEADERS and not flags & END_HEADERS:
+                    self._block = number, flags, bytearray(_fields_in(flags, payload))
+                elif kind == HEADERS:
+                    yield kind, flags, number, _fields_in(flags, payload)
+                else:
+                    yield kind, flags, number, payload
+        finally:
+            self._buffer = buffer[at:]
+
+    def _check(self, kind: int, flags: int, number: int) -> None:
+        """May this frame follow those before it?"""
+        self._fruitless += 1
+        if self._fruitless > FRUITLESS_FRAMES_MAX:
+            raise NotHttp("frames without an answer")
+        if not self._greeted:
+            if kind != SETTINGS or flags & ACK:
+                raise NotHttp("no HTTP/2")
+            self._greeted = True
+        if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
+            raise NotHttp("a header block with a gap")
+
+    def _continued(self, flags: int, payload: bytes) -> tuple[int, int, int, bytes] | None:
+        """The header block, once it is whole."""
+        if self._block is None:
+            raise NotHttp("a header block with a gap")
+        number, first_flags, block = self._block
+        block += payload
+        if len(block) > FIELDS_OCTETS_MAX or not payload:
+            raise NotHttp("too long a head")
+        if not flags & END_HEADERS:
+            return None
+        self._block = None
+        return HEADERS, first_flags, number, bytes(block)
+
+
+class _SendWindows:
+    """How many octets of bodies may be sent, and the bodies that wait for it (RFC 9113 5.2)."""
+
+    __slots__ = ("_connection", "_held", "_stream")
+
+    def __init__(self) -> None:
+        self._connection = WINDOW_AT_FIRST
+        self._stream = WINDOW_AT_FIRST  # of each new stream
+        self._held: dict[int, tuple[bytes, int]] = {}  # bodies, and the credit of their streams
+
+    def admit(self, number: int, body: bytes) -> bool:
+        """Whether the body of a new stream may be sent now; else it waits."""
+        length = len(body)
+        if self._held or length > self._connection or length > self._stream:
+            self._held[number] = body, self._stream
+            return False
+        self._connection -= length
+        return True
+
+    def drop(self, number: int) -> bool:
+        """The stream has ended; whether its body still waited."""
+        return self._held.pop(number, None) is not None
+
+    def set_initial(self, value: int) -> None:
+        """The window of each stream at first; those that are open change with it."""
+        if value > WINDOW_MAX:
+            raise NotHttp("too large a window")
+        more = value - self._stream
+        self._stream = value
+        self._held = {held: (body, credit + more) for held, (body, credit) in self._held.items()}
+
+    def grow(self, number: int, more: int) -> None:
+        """The server takes so many octets more, of a stream or (0) of all."""
+        if number == 0:
+            self._connection += more
+            if not more or self._connection > WINDOW_MAX:
+                raise NotHttp("a broken window")
+        elif number in self._held:
+            body, credit = self._held[number]
+            self._held[number] = body, credit + more
+
+    def released(self) -> Iterator[tuple[int, bytes]]:
+        """The bodies that now fit, by their streams."""
+        for number, (body, credit) in list(self._held.items()):
+            if len(body) <= min(credit, self._connection):
+                del self._held[number]
+                self._connection -= len(body)
+                yield number, body
+
+
 class Http2Connection(HttpState[Request]):
     """Requests in, octets out; octets in, outcomes out.
 
@@ -117,16 +241,10 @@ class Http2Connection(HttpState[Request]):
         self._streams: dict[int, _Stream[Request]] = {}
         self._next = 1
         self.streams_max = STREAMS_AT_FIRST  # open at a time
-        self._greeted = False
-        self._buffer = b""
-        self._fruitless = 0  # frames since the last response or request
         self._unacknowledged = 0
-        self._window = WINDOW_AT_FIRST  # octets that we may send
-        self._stream_window = WINDOW_AT_FIRST
-        # Bodies without a window, and their credit.
-        self._blocked: dict[int, tuple[bytes, int]] = {}
+        self._frames = _FrameReader()
+        self._windows = _SendWindows()
         self._decoder = hpack.Decoder(max_header_list_size=FIELDS_OCTETS_MAX)
-        self._block: tuple[int, int, bytearray] | None = None  # stream, flags; not ended yet
 
     @property
     def room(self) -> int:
@@ -158,16 +276,14 @@ class Http2Connection(HttpState[Request]):
         """Send a request and return its stream. There must be room."""
         number = self._next
         self._next += 2
-        self._fruitless = 0
+        self._frames.expect_more()
         self._streams[number] = _Stream(question)
         if self.full:
             self.leaving = True
         size, length = len(fields), len(body)
-        if self._blocked or length > self._window or length > self._stream_window:
+        if not self._windows.admit(number, body):
             self._write(HEADERS, END_HEADERS, number, fields)
-            self._blocked[number] = body, self._stream_window
             return number
-        self._window -= length
         self._out += b"".join(
             (
                 _HEAD.pack(size >> 8, size & 255, HEADERS, END_HEADERS, number),
@@ -195,12 +311,12 @@ class Http2Connection(HttpState[Request]):
         self.leaving = True
         for number in [number for number, each in self._streams.items() if each.request is None]:
             self._streams.pop(number)
-            self._blocked.pop(number, None)
+            self._windows.drop(number)
         self.abandoned = 0
 
     def _reset(self, number: int) -> None:
         del self._streams[number]
-        self._blocked.pop(number, None)
+        self._windows.drop(number)
         self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
 
     def receive_end(self) -> str:
@@ -213,24 +329,13 @@ class Http2Connection(HttpState[Request]):
 
     def receive_data(self, octets: bytes) -> None:
         """Read what the server sent. Raises NotHttp."""
-        buffer = self._buffer + octets if self._buffer else octets
-        at, size = 0, len(buffer)
-        try:
-            while size - at >= 9:
-                high, low, kind, flags, number = _HEAD.unpack_from(buffer, at)
-                end = at + 9 + (high << 8 | low)
-                if end - at - 9 > FRAME_OCTETS_MAX:
-                    raise NotHttp("no HTTP/2" if not self._greeted else "too long a frame")
-                if end > size:
-                    break
-                payload = buffer[at + 9 : end]
-                at = end
-                self._fruitless += 1
-                if self._fruitless > FRUITLESS_FRAMES_MAX:
-                    raise NotHttp("frames without an answer")
-                self._receive_frame(kind, flags, number & STREAM_LAST, payload)
-        finally:
-            self._buffer = buffer[at:]
+        for kind, flags, number, payload in self._frames.read(octets):
+            if kind == DATA:
+                self._receive_data(number, flags, payload)
+            elif kind == HEADERS:
+                self._receive_fields(number, flags, payload)
+            else:
+                self._receive_other(kind, number, flags, payload)
         if self._unacknowledged > WINDOW // 2:
             self._write(WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._unacknowledged))
             self._unacknowledged = 0
@@ -241,20 +346,6 @@ class Http2Connection(HttpState[Request]):
         length = len(payload)
         self._out += _HEAD.pack(length >> 8, length & 255, kind, flags, number)
         self._out += payload
-
-    def _receive_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
-        if not self._greeted:
-            if kind != SETTINGS or flags & ACK:
-                raise NotHttp("no HTTP/2")
-            self._greeted = True
-        if self._block is not None and (kind != CONTINUATION or number != self._block[0]):
-            raise NotHttp("a header block with a gap")
-        if kind == HEADERS:
-            self._receive_headers(number, flags, payload)
-        elif kind == DATA:
-            self._receive_data(number, flags, payload)
-        else:
-            self._receive_other(kind, number, flags, payload)
 
     def _receive_other(self, kind: int, number: int, flags: int, payload: bytes) -> None:
         match kind:
@@ -270,33 +361,9 @@ class Http2Connection(HttpState[Request]):
                 self._receive_goaway(number, payload)
             case 8:  # WINDOW_UPDATE
                 self._receive_window_update(number, payload)
-            case 9:  # CONTINUATION
-                self._receive_continuation(flags, payload)
         # Frames of other types are ignored (RFC 9113 4.1).
 
     # -- answers ------------------------------------------------------------------------------
-
-    def _receive_headers(self, number: int, flags: int, payload: bytes) -> None:
-        payload = _without_padding(flags, payload)
-        if flags & PRIORITIZED:
-            if len(payload) < 5:
-                raise NotHttp("a broken frame")
-            payload = payload[5:]
-        if flags & END_HEADERS:
-            self._receive_fields(number, flags, payload)
-        else:
-            self._block = number, flags, bytearray(payload)
-
-    def _receive_continuation(self, flags: int, payload: bytes) -> None:
-        if self._block is None:
-            raise NotHttp("a header block with a gap")
-        number, first_flags, block = self._block
-        block += payload
-        if len(block) > FIELDS_OCTETS_MAX or not payload:
-            raise NotHttp("too long a head")
-        if flags & END_HEADERS:
-            self._block = None
-            self._receive_fields(number, first_flags, bytes(block))
 
     def _receive_fields(self, number: int, flags: int, block: bytes) -> None:
         try:
@@ -346,11 +413,11 @@ class Http2Connection(HttpState[Request]):
     def _end(self, number: int, stream: _Stream[Request]) -> None:
         assert stream.reply is not None
         stream.reply.body = bytes(stream.body)
-        if self._blocked.pop(number, None) is not None:
+        if self._windows.drop(number):
             # It answered before we had sent the whole body, and still waits for it.
             self._write(RST_STREAM, 0, number, _NUMBER.pack(CANCEL))
         del self._streams[number]
-        self._fruitless = 0
+        self._frames.expect_more()
         self._settle(stream, stream.reply)
 
     def _settle(self, stream: _Stream[Request], outcome: Outcome) -> None:
@@ -367,7 +434,7 @@ class Http2Connection(HttpState[Request]):
         if stream is None:
             return
         del self._streams[number]
-        self._blocked.pop(number, None)
+        self._windows.drop(number)
         words = f"the endpoint gave the question up ({CODES.get(code, f'code {code}')})"
         refused = code == REFUSED_STREAM
         self._settle(stream, StreamRefused() if refused else TransportFailed(words))
@@ -381,15 +448,9 @@ class Http2Connection(HttpState[Request]):
             if setting == STREAMS:
                 self.streams_max = min(value, STREAMS_MAX)
             elif setting == INITIAL_WINDOW:
-                if value > WINDOW_MAX:
-                    raise NotHttp("too large a window")
-                more = value - self._stream_window
-                self._stream_window = value
-                self._blocked = {
-                    held: (body, credit + more) for held, (body, credit) in self._blocked.items()
-                }
+                self._windows.set_initial(value)
         self._write(SETTINGS, ACK, 0)
-        self._send_blocked()
+        self._send_held()
 
     def _receive_ping(self, number: int, flags: int, payload: bytes) -> None:
         if number or len(payload) != 8:
@@ -405,27 +466,17 @@ class Http2Connection(HttpState[Request]):
         last = _number(payload[:4]) & STREAM_LAST
         self.taken = min(last + 1, self._next - 1) // 2
         for later in [number for number in self._streams if number > last]:
-            self._blocked.pop(later, None)
+            self._windows.drop(later)
             self._settle(self._streams.pop(later), StreamRefused())
 
     def _receive_window_update(self, number: int, payload: bytes) -> None:
-        more = _number(payload) & WINDOW_MAX
-        if number == 0:
-            self._window += more
-            if not more or self._window > WINDOW_MAX:
-                raise NotHttp("a broken window")
-        elif number in self._blocked:
-            body, credit = self._blocked[number]
-            self._blocked[number] = body, credit + more
-        self._send_blocked()
+        self._windows.grow(number, _number(payload) & WINDOW_MAX)
+        self._send_held()
 
-    def _send_blocked(self) -> None:
+    def _send_held(self) -> None:
         """Send the bodies that now fit their windows."""
-        for number, (body, credit) in list(self._blocked.items()):
-            if len(body) <= min(credit, self._window):
-                del self._blocked[number]
-                self._window -= len(body)
-                self._write(DATA, END_STREAM, number, body)
+        for number, body in self._windows.released():
+            self._write(DATA, END_STREAM, number, body)
 
 
 def _number(payload: bytes) -> int:
@@ -440,6 +491,16 @@ def _without_padding(flags: int, payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise NotHttp("a broken frame")
     return payload[1 : len(payload) - payload[0]]
+
+
+def _fields_in(flags: int, payload: bytes) -> bytes:
+    """What a HEADERS frame has of the header block."""
+    payload = _without_padding(flags, payload)
+    if flags & PRIORITIZED:
+        if len(payload) < 5:
+            raise NotHttp("a broken frame")
+        payload = payload[5:]
+    return payload
 
 
 def _final(fields: list[hpack.HeaderTuple]) -> HttpResponse | None:
