@@ -22,7 +22,7 @@ is ours.
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from .deadlines import NEVER
+from .deadlines import NEVER, DeadlineClock
 from .doh import Transport
 from .endpoint import CHECK_S, LOOKUP_S, TRY_S, Endpoint
 from .messages import LookupFailed, is_success
@@ -81,6 +81,149 @@ class _LookupQuery(Query):
         self.lookup.received(self, result)
 
 
+class _LookupTime:
+    """The time of a look-up. A try ends so long after its first query was sent.
+
+    No time counts while every query waits in a queue, nor while this process did not run.
+    """
+
+    __slots__ = ("_clock", "_lost_before", "_sent_at", "_sent_lost_s", "_try_s", "began")
+
+    def __init__(self, clock: DeadlineClock) -> None:
+        self._clock = clock
+        self.began = clock.now()
+        self._lost_before = clock.lost_s
+        self._sent_at: float | None = None
+        self._sent_lost_s = 0.0  # what the clock had lost at `_sent_at`
+        self._try_s = LOOKUP_S  # from the first query of this try on
+
+    @property
+    def is_counted(self) -> bool:
+        return self._sent_at is not None
+
+    @property
+    def ends(self) -> float:
+        if self._sent_at is None:
+            return self.queue_ends
+        return self._sent_at + self._try_s + self._clock.lost_s - self._sent_lost_s
+
+    @property
+    def queue_ends(self) -> float:
+        """When the look-up ends, whatever it waits for."""
+        return self.began + QUEUE_S + self.lost_s
+
+    @property
+    def lost_s(self) -> float:
+        """The time since the look-up began in which this process did not run."""
+        return self._clock.lost_s - self._lost_before
+
+    @property
+    def was_enough(self) -> bool:
+        """Whether an endpoint has had most of LOOKUP_S for the answer."""
+        sent_at = self._sent_at
+        return sent_at is not None and self._clock.now() - sent_at > LOOKUP_S - 2 * LATE_S
+
+    @property
+    def was_lost(self) -> bool:
+        """Whether a request's time is over, while this process had less than FAIR_S for the answer."""
+        passed_s = self._clock.now() - self.began
+        return passed_s >= LOOKUP_S and passed_s - self.lost_s < FAIR_S
+
+    def start(self, now: float) -> None:
+        """The first query is sent."""
+        self._sent_at, self._sent_lost_s = now, self._clock.lost_s
+
+    def stop(self) -> None:
+        """No query is under way: the time begins anew with the next one."""
+        self._sent_at = None
+        self._try_s = LOOKUP_S
+
+    def extend(self) -> bool:
+        """Let the try last longer; False if it has lasted long enough."""
+        if self._try_s >= TRY_S:
+            return False
+        self._try_s += CHECK_S
+        return True
+
+
+class _EndpointOrder:
+    """Which endpoint a look-up queries next, and when: hedged, and again after a failure."""
+
+    __slots__ = ("_endpoints", "_failed", "_hedge_at", "_retries", "_untried")
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._endpoints = endpoints
+        self._untried = endpoints[::-1]
+        self._failed: Sequence[Endpoint] = ()  # once for each failure
+        self._retries: Sequence[tuple[float, Endpoint]] = ()  # when to query which again
+        self._hedge_at = NEVER
+
+    @property
+    def due(self) -> float:
+        """When to query one, if none is answered before."""
+        hedge_at = self._hedge_at if self._untried else NEVER
+        return min([hedge_at, *(at for at, _ in self._retries)])
+
+    def begin_hedging(self, now: float) -> bool:
+        """Hedge from now on; False if it does so already."""
+        if self._hedge_at != NEVER:
+            return False
+        self._hedge_at = now + HEDGE_S
+        return True
+
+    def restart(self) -> None:
+        """Another try: all endpoints are to be queried, and none is hedged."""
+        self._untried = self._endpoints[::-1]
+        self._retries = ()
+        self._hedge_at = NEVER
+
+    @property
+    def has_untried(self) -> bool:
+        return bool(self._untried)
+
+    @property
+    def has_retries(self) -> bool:
+        return bool(self._retries)
+
+    def is_hedge_due(self, now: float) -> bool:
+        return bool(self._untried) and now >= self._hedge_at
+
+    def put_off_hedge(self, now: float) -> None:
+        """An endpoint is queried now: hedge it, if the look-up hedges."""
+        if self._hedge_at != NEVER:
+            self._hedge_at = now + HEDGE_S
+
+    def next(self, now: float) -> Endpoint | None:
+        """The next that was not queried; if it limits us, the one that may be queried soonest."""
+        if not self._untried:
+            return None
+        *untried, endpoint = self._untried
+        if endpoint.health.pace.limited:
+            endpoint = min(reversed(self._untried), key=lambda each: each.limited_until(now))
+            untried = [each for each in self._untried if each is not endpoint]
+            if endpoint.limited_until(now) > now:
+                self._hedge_at = now + HEDGE_S
+        self._untried = untried
+        return endpoint
+
+    def retry_later(self, endpoint: Endpoint, now: float, *, refused: bool) -> None:
+        """Plan the next query to an endpoint that has failed or refused; some failures are enough."""
+        place = 0
+        if not refused:  # else the endpoint's pace, or its capacity, limits how often it is sent
+            place = self._failed.count(endpoint)
+            self._failed = (*self._failed, endpoint)
+        if place + 1 < FAILURES_MAX:
+            self._retries = (*self._retries, (now + RETRY_AFTER_S[place], endpoint))
+
+    def pop_retries(self, now: float) -> list[Endpoint]:
+        """The endpoints whose pause is over."""
+        if not self._retries:
+            return []
+        due = [endpoint for at, endpoint in self._retries if at <= now]
+        self._retries = [each for each in self._retries if each[0] > now]
+        return due
+
+
 class Lookup(Generic[Answer]):
     """One DNS question to all endpoints. Nothing here blocks; the clock calls `tick`.
 
@@ -90,10 +233,8 @@ class Lookup(Generic[Answer]):
     """
 
     __slots__ = (
-        *("_again_at", "_answer", "_queries", "_began", "_clock", "_done", "_endpoints"),
-        *("_failed", "_hedge_at", "_judged", "_lost_before", "_now", "_read", "_reasons"),
-        *("_retries", "_sent_at", "_sent_lost_s", "_tries", "_try_s", "_untried"),
-        *("name", "deferred", "question", "wanted_by"),
+        *("_again_at", "_answer", "_clock", "_done", "_judged", "_order", "_queries", "_read"),
+        *("_reasons", "_time", "_tries", "deferred", "name", "question", "wanted_by"),
     )
 
     def __init__(
@@ -110,37 +251,29 @@ class Lookup(Generic[Answer]):
         self.wanted_by = wanted_by
         self._read = read
         self._done = done
-        self._endpoints = resolvers.endpoints
-        self._untried = resolvers.endpoints[::-1]
         self._clock = resolvers.clock
-        self._now = resolvers.clock.now
+        self._time = _LookupTime(resolvers.clock)
+        self._order = _EndpointOrder(resolvers.endpoints)
         self._queries: list[_LookupQuery] = []
         self._reasons: dict[str, str] = {}  # name of an endpoint -> its last failure
-        self._failed: Sequence[Endpoint] = ()  # once for each failure
-        self._retries: Sequence[tuple[float, Endpoint]] = ()  # when to query which again
         self._answer: Answer | LookupFailed | None = None
-        self._began = self._now()
-        self._lost_before = self._clock.lost_s
-        self._sent_at: float | None = None
-        self._sent_lost_s = 0.0  # what the clock had lost at `_sent_at`
-        self._hedge_at = self._began + HEDGE_S if self._is_urgent() else NEVER
         self.deferred = not self._is_urgent()  # a list waits: a general fault does not fail it
+        if not self.deferred:
+            self._order.begin_hedging(self._time.began)
         # An endpoint has had its fair time, or has answered this query alone with a failure.
         self._judged = False
         self._tries = 0  # those that ended with a general fault
-        self._try_s = LOOKUP_S  # from the first query of this try on
         self._again_at = NEVER  # the time of the next try; no query is under way before
 
     def start(self) -> None:
         """Submit the first query."""
-        self._query_next(self._began)
+        self._query_next(self._time.began)
         self._clock.watch(self)
 
     def claim(self, account: str, priority: Priority) -> None:
         """Another account wants the answer."""
-        now = self._now()
-        if self._hedge_at == NEVER and priority < Priority.LIST:
-            self._hedge_at = now + HEDGE_S
+        now = self._clock.now()
+        if priority < Priority.LIST and self._order.begin_hedging(now):
             self._clock.watch(self)
         for query in list(self._queries):
             query.endpoint.queue.claim(query, account, priority)
@@ -161,15 +294,14 @@ class Lookup(Generic[Answer]):
         """Cancel all queries now; `done` will not be called."""
         if self._answer is None:
             self._answer = LookupFailed("no caller waits for the answer")
-        now = self._now()
+        now = self._clock.now()
         for query in list(self._queries):
             self._cancel(query, now)
 
     @property
     def was_sent(self) -> bool:
         """Whether an endpoint has had most of LOOKUP_S for the answer."""
-        sent_at = self._sent_at
-        return sent_at is not None and self._now() - sent_at > LOOKUP_S - 2 * LATE_S
+        return self._time.was_enough
 
     def failure(self) -> LookupFailed:
         """The failure if the look-up ended now: what each endpoint has done until now."""
@@ -181,18 +313,7 @@ class Lookup(Generic[Answer]):
             reasons.setdefault(query.endpoint.name, reason)
         hasty = not self._had_fair_time and self._tries < len(AGAIN_AFTER_S)
         why = "; ".join(f"{name}: {why}" for name, why in reasons.items())
-        return LookupFailed(why, hasty, by_lag=self._failed_by_lag)
-
-    @property
-    def _lost_s(self) -> float:
-        """The time since the look-up began in which this process did not run."""
-        return self._clock.lost_s - self._lost_before
-
-    @property
-    def _failed_by_lag(self) -> bool:
-        """Whether a request's time is over, while this process had less than FAIR_S for the answer."""
-        passed_s = self._now() - self._began
-        return passed_s >= LOOKUP_S and passed_s - self._lost_s < FAIR_S and not self._judged
+        return LookupFailed(why, hasty, by_lag=self._time.was_lost and not self._judged)
 
     @property
     def _had_fair_time(self) -> bool:
@@ -208,18 +329,7 @@ class Lookup(Generic[Answer]):
             return min((each.sent_at or 0.0) + LATE_S for each in self._queries)
         if self._again_at != NEVER:
             return self._again_at
-        due = self._ends
-        if self._untried and self._hedge_at < due:
-            due = self._hedge_at
-        for at, _ in self._retries:
-            due = min(due, at)
-        return due
-
-    @property
-    def _ends(self) -> float:
-        if self._sent_at is None:
-            return self._began + QUEUE_S + self._lost_s
-        return self._sent_at + self._try_s + self._clock.lost_s - self._sent_lost_s
+        return min(self._time.ends, self._order.due)
 
     def tick(self, now: float) -> None:
         if self._answer is not None:
@@ -229,22 +339,22 @@ class Lookup(Generic[Answer]):
         elif self._again_at != NEVER:
             if now >= self._again_at:
                 self._retry(now)
-        elif now >= self._ends:
+        elif now >= self._time.ends:
             self._end_try(now)
         else:
-            if self._untried and now >= self._hedge_at:
+            if self._order.is_hedge_due(now):
                 self._query_next(now)
-            if self._retries:
-                self._query_again(now)
+            for endpoint in self._order.pop_retries(now):
+                if self._answer is None:
+                    self._query(endpoint)
 
     # -- events of the queries ------------------------------------------------------------------
 
     def sent(self, now: float) -> None:
         """A query is sent now. The time limit starts with the first one."""
-        if self._sent_at is None:
-            self._sent_at, self._sent_lost_s = now, self._clock.lost_s
-            if self._hedge_at == NEVER:
-                self._hedge_at = now + HEDGE_S
+        if not self._time.is_counted:
+            self._time.start(now)
+            self._order.begin_hedging(now)
             self._clock.watch(self)
 
     def preempted(self, query: _LookupQuery) -> None:
@@ -257,11 +367,10 @@ class Lookup(Generic[Answer]):
     def _stop_time(self) -> None:
         """No time counts while every query waits in a queue."""
         if all(each.sent_at is None for each in self._queries):
-            self._sent_at = None
-            self._try_s = LOOKUP_S
+            self._time.stop()
 
     def received(self, query: _LookupQuery, result: DohResponse | TransportFailed) -> None:
-        now = self._now()
+        now = self._clock.now()
         self._queries.remove(query)
         endpoint, health = query.endpoint, query.endpoint.health
         sent_at = now if query.sent_at is None else query.sent_at  # None: the transport closes
@@ -278,83 +387,55 @@ class Lookup(Generic[Answer]):
                 self._finish(answer, now)
             else:
                 health.after_answer(sent_at, now, certain=False)
-                self._judged = self._judged or health.certain_at >= self._began
+                self._judged = self._judged or health.certain_at >= self._time.began
                 reason = answer.reason
         if self._answer is not None:
             return
         self._reasons[endpoint.name] = reason
-        self._retry_later(endpoint, now, refused=isinstance(result, NotProcessed))
-        if self._untried:
+        refused = isinstance(result, NotProcessed)
+        self._order.retry_later(endpoint, now, refused=refused)
+        if refused or self._queries:
+            self._stop_time()
+        if self._order.has_untried:
             self._query_next(now)
-        elif not self._queries and not self._retries:
+        elif not self._queries and not self._order.has_retries:
             self._fail(now)
         self._clock.watch(self)
 
-    def _retry_later(self, endpoint: Endpoint, now: float, *, refused: bool) -> None:
-        """Plan the next query to an endpoint that has failed or refused; some failures are enough."""
-        place = 0
-        if not refused:  # else the endpoint's pace, or its capacity, limits how often it is sent
-            place = self._failed.count(endpoint)
-            self._failed = (*self._failed, endpoint)
-        if place + 1 < FAILURES_MAX:
-            self._retries = (*self._retries, (now + RETRY_AFTER_S[place], endpoint))
-        if refused or self._queries:
-            self._stop_time()
-
     def _end_try(self, now: float) -> None:
         """The time is up. A list waits longer if no endpoint has worked meanwhile."""
-        must_wait = self.deferred and self._sent_at is not None and not self._had_fair_time
-        if must_wait and self._try_s < TRY_S:
-            self._try_s += CHECK_S
-        else:
+        must_wait = self.deferred and self._time.is_counted and not self._had_fair_time
+        if not (must_wait and self._time.extend()):
             self._fail(now)
 
     def _fail(self, now: float) -> None:
         """This try has failed: the end, or another try for a list after a general fault."""
         failure = self.failure()
-        if not self.deferred or not failure.hasty or now >= self._began + QUEUE_S + self._lost_s:
+        if not self.deferred or not failure.hasty or now >= self._time.queue_ends:
             self._finish(failure, now)
             return
-        self._retries = ()
         for query in list(self._queries):
             self._cancel(query, now)
         self._again_at = now + AGAIN_AFTER_S[self._tries]
         # On a machine as busy as this, a handshake fails as well, and a resolver beside us.
-        if 2 * self._lost_s < now - self._began:
+        if 2 * self._time.lost_s < now - self._time.began:
             self._tries += 1
 
     def _retry(self, now: float) -> None:
         self._again_at = NEVER
-        self._untried = self._endpoints[::-1]
-        self._sent_at = None
-        self._try_s = LOOKUP_S
-        self._hedge_at = now + HEDGE_S if self._is_urgent() else NEVER
+        self._time.stop()
+        self._order.restart()
+        if self._is_urgent():
+            self._order.begin_hedging(now)
         self._query_next(now)
 
     def _query_next(self, now: float) -> None:
         """Query the next endpoint; if it is failing, the one after it as well."""
-        if self._hedge_at != NEVER:
-            self._hedge_at = now + HEDGE_S
-        while self._untried and self._answer is None:
-            endpoint = self._untried.pop()
-            if endpoint.health.pace.limited:
-                untried = [endpoint, *self._untried[::-1]]
-                endpoint = min(untried, key=lambda each: each.limited_until(now))
-                untried.remove(endpoint)
-                self._untried = untried[::-1]
-                if endpoint.limited_until(now) > now:
-                    self._hedge_at = now + HEDGE_S
+        self._order.put_off_hedge(now)
+        while self._answer is None and (endpoint := self._order.next(now)) is not None:
             self._query(endpoint)
             if not endpoint.health.failing:
                 break
-
-    def _query_again(self, now: float) -> None:
-        """Query the endpoints whose pause is over."""
-        due = [endpoint for at, endpoint in self._retries if at <= now]
-        self._retries = [each for each in self._retries if each[0] > now]
-        for endpoint in due:
-            if self._answer is None:
-                self._query(endpoint)
 
     def _query(self, endpoint: Endpoint) -> None:
         query = _LookupQuery(self, endpoint)
@@ -381,7 +462,7 @@ class Lookup(Generic[Answer]):
         """The answer is not needed any more: end as if another endpoint had given it."""
         if self._answer is None:
             self._done = _nothing
-            self._finish(LookupFailed("not needed"), self._now())
+            self._finish(LookupFailed("not needed"), self._clock.now())
 
     def _cancel(self, query: _LookupQuery, now: float) -> None:
         self._queries.remove(query)
