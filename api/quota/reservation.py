@@ -216,7 +216,7 @@ class Settlement:
     async def collect_remaining(self, answers: Answers) -> None:
         """Count results that the reader did not take; they are not billable."""
         with trio.CancelScope(shield=True):
-            while len(answers):
+            while answers.ready:
                 self.add(await answers.next_ready(), billable=False)
 
     async def settle(self, first: FirstAnswer | None) -> None:

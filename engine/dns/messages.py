@@ -13,13 +13,10 @@ socket, no clock.
 
 import re
 import sys
-from collections.abc import MutableSequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import ip_address
-from itertools import groupby
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from .fast_decoder import (
     FILTERED,
@@ -52,12 +49,6 @@ EXCHANGES_MAX = 64  # a probe tries at most five addresses; no domain has more t
 ADDRESSES_MAX = 64
 
 
-class Shuffles(Protocol):
-    """What we need of a random.Random."""
-
-    def shuffle(self, x: MutableSequence[Any], /) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class MailExchange:
     """One MX record: a host name, lower case, no dot at the end; lower is preferred."""
@@ -78,15 +69,6 @@ class Route:
     domain: str
     exchanges: tuple[MailExchange, ...]
     mx_host: str | None
-
-    def in_order(self, rng: Shuffles) -> list[MailExchange]:
-        """The exchanges in the order to try them: equal ones shuffled (RFC 5321 5.1)."""
-        ordered: list[MailExchange] = []
-        for _, equals in groupby(self.exchanges, key=attrgetter("preference")):
-            group = list(equals)
-            rng.shuffle(group)
-            ordered += group
-        return ordered
 
 
 @dataclass(frozen=True, slots=True)

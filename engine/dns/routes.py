@@ -10,6 +10,8 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Literal, TypeVar, cast
 
 import trio
@@ -282,8 +284,13 @@ class Routes:
         return cast("Answer | LookupFailed", await cache.find(name, account))
 
     def in_order(self, route: Route) -> list[MailExchange]:
-        """The exchanges in the order to try them now, equal ones shuffled."""
-        return route.in_order(self._rng)
+        """The exchanges in the order to try them now: equal ones shuffled (RFC 5321 5.1)."""
+        ordered: list[MailExchange] = []
+        for _, equals in groupby(route.exchanges, key=attrgetter("preference")):
+            group = list(equals)
+            self._rng.shuffle(group)
+            ordered += group
+        return ordered
 
     def _new_route_lookup(
         self, domain: str, in_flight: InFlightLookup[RouteAnswer]

@@ -47,9 +47,6 @@ class Answers:
         self._arrived = trio.lowlevel.ParkingLot()
         self._on_consumed = on_consumed
 
-    def __len__(self) -> int:
-        return len(self.ready)
-
     def __aiter__(self) -> "Answers":
         return self
 

@@ -45,7 +45,6 @@ class Engine:
     lists: Lists
     routes: Routes
     probing: Probing
-    rng: random.Random
     submission_turns: SubmissionTurns
     pauses: CurrentPauses
     observer: Observer = NO_OBSERVER
@@ -147,7 +146,7 @@ async def open_engine(
         ):
             nursery.start_soon(contained, compile_soon, rules)
             yield Engine(
-                settings, lists, routes, probing, rng, SubmissionTurns(computed_s),
+                settings, lists, routes, probing, SubmissionTurns(computed_s),
                 CurrentPauses(probing.operators.id_of), observer,
             )  # fmt: skip
             nursery.cancel_scope.cancel()

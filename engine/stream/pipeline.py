@@ -265,7 +265,7 @@ class StreamDomains:
         if order is None:
             if len(self._orders) >= ORDERS_MAX:
                 self._orders.clear()
-            order = self._orders[route.domain] = route.in_order(self._engine.rng)
+            order = self._orders[route.domain] = self._engine.routes.in_order(route)
         return order
 
     def _has_exchanges(self, answer: RouteAnswer) -> bool:

@@ -308,16 +308,6 @@ def test_of_unusual_records_only_some_are_read():
     assert reported == LookupFailed(f"more than {RECORDS_MAX} unusual records")
 
 
-def test_equal_exchanges_are_shuffled_and_others_stay():
-    pairs = [(10, "a.test"), (10, "b.test"), (10, "c.test"), (20, "d.test"), (30, "e.test")]
-    route = routed(answer(*mx(*pairs)))
-    rng = random.Random(1)
-    orders = {tuple(exchange.name for exchange in route.in_order(rng)) for _ in range(200)}
-    assert len(orders) == 6
-    assert {order[3:] for order in orders} == {("d.test", "e.test")}
-    assert route.mx_host == "a.test"
-
-
 def addresses(*records: str, kind: Literal["A", "AAAA"] = "A", **more: Any) -> AddressAnswer:
     return read_addresses(answer(*records, kind=kind, **more), "shop.test", kind)
 

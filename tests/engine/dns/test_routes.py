@@ -320,12 +320,16 @@ async def test_a_name_that_cannot_be_queried_is_an_error_of_the_caller(autojump_
             await routes.addresses_now("a..b")
 
 
-async def test_equal_exchanges_are_shuffled_at_each_use(autojump_clock):
-    async with open_test(Endpoints({FIRST: Says(("9 MX 5 a.test.", "9 MX 5 b.test."))})) as routes:
+async def test_equal_exchanges_are_shuffled_at_each_use_and_others_stay(autojump_clock):
+    pairs = ("10 a.test.", "10 b.test.", "10 c.test.", "20 d.test.", "30 e.test.")
+    says = Says(tuple(f"9 MX {pair}" for pair in pairs))
+    async with open_test(Endpoints({FIRST: says})) as routes:
         route = await routes.find("shop.test")
         assert isinstance(route, Route)
-        firsts = {routes.in_order(route)[0].name for _ in range(50)}
-        assert firsts == {"a.test", "b.test"}
+        orders = {tuple(each.name for each in routes.in_order(route)) for _ in range(200)}
+        assert len(orders) == 6
+        assert {order[3:] for order in orders} == {("d.test", "e.test")}
+        assert route.mx_host == "a.test"
 
 
 async def test_a_resolver_that_filters_has_failed(autojump_clock):
