@@ -68,6 +68,7 @@ from .dispatch import answer, preflight, refuse
 
 log = logging.getLogger("mailprobe.api")
 
+NO_ROUTE = "/\0"  # a path that has none
 NO_QUERY: Mapping[str, Sequence[str]] = {}
 
 
@@ -216,21 +217,10 @@ class ApiApp(QuartTrio):
             path, method = request.path, request.method
             if request.scope["type"] == "websocket":
                 scheme = "wss" if scheme == "https" else "ws"
+        if path.startswith("//"):
+            path = NO_ROUTE  # Werkzeug would ignore the second slash
         root = f"{self.public.path.rstrip('/')}/"
-        routes = ExactPaths(self.url_map, self.public.netloc, root, "", scheme, path, method)
-        routes.is_doubled = path.startswith("//")
-        return routes
-
-
-class ExactPaths(MapAdapter):
-    """Werkzeug's routing without its tolerance for a second slash at the start of a path."""
-
-    is_doubled = False
-
-    def match(self, *args: Any, **named: Any) -> Any:
-        if self.is_doubled:
-            raise exceptions.NotFound
-        return super().match(*args, **named)
+        return MapAdapter(self.url_map, self.public.netloc, root, "", scheme, path, method)
 
 
 class ApiBody(TrioBody):
