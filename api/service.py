@@ -27,6 +27,7 @@ from .observability.reputation import ReputationCounter
 from .observability.request_context import NO_REQUEST_LOG, RequestLog
 from .observability.throughput import Throughput
 from .quota.background_writes import BackgroundWrites
+from .quota.bounced import BouncedAddresses
 from .quota.capacity import LISTED, Capacity
 from .quota.list_limits import LIST_LIMITS, ListLimits
 from .quota.pauses import FleetPauses
@@ -256,7 +257,8 @@ def new_service(
     most = addresses_max or engine.settings.probes_max
     capacity, list_capacity = Capacity(most), Capacity(LISTED * most)
     quota = QuotaService(
-        store, engine, background_writes, plans, capacity, list_capacity, now, reports_usage, watch,
+        store, engine, background_writes, plans, capacity, list_capacity, now,
+        BouncedAddresses(store), reports_usage, watch,
         protection=protection or SelfProtection(), pauses=pauses or FleetPauses(),
     )  # fmt: skip
     return Service(

@@ -182,7 +182,7 @@ class JobQueue:
                 [job.email],
                 account=job.account_id,
                 patient=job.tries > 0,
-                bounced=await self._quota.bounced(claim.caller, [job.email]),
+                bounced=await self._quota.bounced.among(claim.caller, [job.email]),
                 asks_hosts=job.asks_hosts,
             ) as answers:
                 answer = await anext(answers)

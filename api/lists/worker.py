@@ -259,7 +259,7 @@ class ListQueue:
         engine, account = self._quota.engine, claim.list.account_id
         if not engine.pauses.value:
             return set()
-        bounced = await self._quota.bounced(claim.caller, texts)
+        bounced = await self._quota.bounced.among(claim.caller, texts)
         places = await paused_among(engine, texts, account=account, bounced=bounced)
         paused = {numbers[place] for place in places}
         for number in paused:

@@ -84,7 +84,7 @@ async def feed_bounces(service: Service, call: Call) -> OperationReply:
     mailboxes = [*mailboxes_of(gone)]
     if mailboxes and not call.caller.key.is_test:
         await service.store.record_bounces(account, mailboxes, source)
-        service.quota.bounced_addresses.forget(account)
+        service.quota.bounced.forget(account)
     count = Counter(kinds.values())
     soft = count["temporary"]
     return reply(200, BounceCounts(len(mailboxes), soft, len(kinds) - len(mailboxes) - soft))

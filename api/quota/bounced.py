@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import trio
 
 from mailprobe.engine.address import NotAnAddress, parse
+from mailprobe.storage.records import Caller
 from mailprobe.storage.store import Store
 
 EMPTY_S = 10.0  # so long another process may take to notice an account's first bounce
@@ -21,19 +22,25 @@ NONE: Mapping[str, str] = {}
 class BouncedAddresses:
     """What the accounts have fed back; one for a process."""
 
+    _store: Store
     _empty_until: dict[str, float] = field(default_factory=dict)  # by account
 
-    async def among(self, store: Store, account_id: str, texts: Sequence[str]) -> Mapping[str, str]:
-        """The mailboxes that bounced, in lower case, with how it is known. Raises StoreUnavailable."""
-        now = trio.current_time()
+    async def among(self, caller: Caller, texts: Sequence[str]) -> Mapping[str, str]:
+        """The mailboxes that bounced, in lower case, with how it is known; none of a test key's.
+
+        See open_answers(). Raises StoreUnavailable.
+        """
+        if caller.key.is_test:
+            return NONE
+        account_id, now = caller.account.id, trio.current_time()
         if self._empty_until.get(account_id, now) > now:
             return NONE
-        if not await store.has_bounces(account_id):
+        if not await self._store.has_bounces(account_id):
             if len(self._empty_until) >= ACCOUNTS_MAX:
                 self._empty_until.clear()
             self._empty_until[account_id] = now + EMPTY_S
             return NONE
-        found = await store.bounces(account_id, [*mailboxes_of(texts)])
+        found = await self._store.bounces(account_id, [*mailboxes_of(texts)])
         return {
             mailbox: f"{bounce.source}, {bounce.at.date().isoformat()}"
             for mailbox, bounce in found.items()

@@ -266,7 +266,7 @@ class ChargedAnswers(Charge):
         """Reserve the units; spend them if the answers are known and leave in parts."""
         spending = self._spending
         if not spending.asks_bounced:
-            self._bounced = await self._quota.bounced(self._caller, spending.texts)
+            self._bounced = await self._quota.bounced.among(self._caller, spending.texts)
         self._known = known_answers(
             self._quota.engine,
             spending.texts,

@@ -177,7 +177,7 @@ class ChargedChunk(Charge):
         self._under_way = units
         try:
             with quota.holding(self._reservation):
-                bounced = await quota.bounced(self._caller, self._texts)
+                bounced = await quota.bounced.among(self._caller, self._texts)
                 async with open_answers(
                     quota.engine,
                     self._texts,
@@ -265,7 +265,7 @@ class ChargedRecheck(Charge):
             return
         patient = not self._claim.list.strict_clocks
         account = self._caller.account.id
-        bounced = await self._quota.bounced(self._caller, self._texts)
+        bounced = await self._quota.bounced.among(self._caller, self._texts)
         async with open_answers(
             self._quota.engine,
             self._texts,

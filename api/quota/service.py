@@ -4,7 +4,7 @@ Units are spent by `charge()` alone (mailprobe.api.quota.charge).
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -61,10 +61,10 @@ class QuotaService:
     capacity: Capacity  # of requests and jobs
     list_capacity: Capacity
     now: Callable[[], datetime]
+    bounced: BouncedAddresses
     reports_usage: bool = False  # billable units go to the billing provider
     watch: Watch = not_observed
     leases: Leases = field(default_factory=Leases)
-    bounced_addresses: BouncedAddresses = field(default_factory=BouncedAddresses)
     protection: SelfProtection = field(default_factory=SelfProtection)
     pauses: FleetPauses = field(default_factory=FleetPauses)
 
@@ -81,12 +81,6 @@ class QuotaService:
         if cap is None or not caller.key.is_publishable:
             return None
         return self.plans[caller.account.tier].publishable_calls_max(cap)
-
-    async def bounced(self, caller: Caller, texts: Sequence[str]) -> Mapping[str, str]:
-        """Those of the addresses that bounced before: see open_answers(); none of a test key's."""
-        if caller.key.is_test:
-            return {}
-        return await self.bounced_addresses.among(self.store, caller.account.id, texts)
 
     def reports_usage_of(self, caller: Caller) -> bool:
         """Do the caller's billable units go to the billing meter?

@@ -126,7 +126,7 @@ class ShownBounce:
 
 async def bounce_of(frame: Frame, email: str, result: VerifyEmailResult) -> ShownBounce | None:
     """The bounce of the address that is kept for the account."""
-    found = await frame.service.quota.bounced(caller(), [email])
+    found = await frame.service.quota.bounced.among(caller(), [email])
     if not found:
         return None
     evidence = result.evidence

@@ -18,7 +18,7 @@ async def test_a_bounce_counts_at_the_next_request_and_is_a_verification(autojum
     caller = await shop.caller()
     other = await shop.store.create_account("bob@shop.test", "builder")
     await shop.store.record_bounces(other.id, [GONE], "ses")
-    shop.service.quota.bounced_addresses.forget(caller.account.id)
+    shop.service.quota.bounced.forget(caller.account.id)
     assert await statuses(shop) == ["deliverable", "catch_all"]
     await shop.store.record_bounces(caller.account.id, [GONE.upper()], "ses")
     assert await statuses(shop) == ["deliverable", "catch_all"]  # known to have none
