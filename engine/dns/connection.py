@@ -104,6 +104,43 @@ class ConnectionOwner(Protocol):
     def mark(self) -> None: ...
 
 
+class _Silence:
+    """How long an endpoint has been silent. The time in which this process did not run is no silence."""
+
+    __slots__ = ("_clock", "_lost_s", "_since", "is_awaited", "is_pinged")
+
+    def __init__(self, clock: DeadlineClock) -> None:
+        self._clock = clock
+        self._lost_s = clock.lost_s
+        self._since = trio.current_time()
+        self.is_awaited = False  # a query was sent since the endpoint last sent anything
+        self.is_pinged = False
+
+    def begin(self, now: float) -> None:
+        """It is to do something else from now on."""
+        self._since = now
+
+    def query_sent(self, now: float, *, is_only: bool) -> None:
+        """A query was sent. The silence has begun before if another one is under way."""
+        if is_only and not self.is_awaited:
+            self._since = now
+        self.is_awaited = True
+
+    def end(self, now: float) -> None:
+        """It has sent something."""
+        self._since = now
+        self.is_awaited = self.is_pinged = False
+
+    def seconds(self, now: float) -> float:
+        lost_s, self._lost_s = self._clock.lost_s - self._lost_s, self._clock.lost_s
+        self._since = min(now, self._since + lost_s)
+        return now - self._since
+
+    def note_ping(self) -> None:
+        """It was asked whether it is there."""
+        self.is_pinged = True
+
+
 class DohConnection:
     """A connection with its deadlines. It takes `capacity` queries until it is open."""
 
@@ -126,11 +163,9 @@ class DohConnection:
         self._numbers: dict[Query, int] = {}  # of their streams
         self._writer: trio.lowlevel.Task | None = None  # while it waits for something to write
         self._is_http1 = False
-        self._lost_s = clock.lost_s
+        self._silence = _Silence(clock)
         self._phase = "the connection"
-        self._busy_at = self._opened_at = trio.current_time()  # something was received, or sent
-        self._awaiting = False  # a query was sent since the server last sent anything
-        self._pinged = False
+        self._opened_at = trio.current_time()
         self._ended = ""  # the reason, for the queries that are left
         self._is_fault = False
         self._by_endpoint = False
@@ -167,9 +202,7 @@ class DohConnection:
         if http is None:
             self._numbers[query] = 0
             return
-        if not http.under_way and not self._awaiting:  # else the silence has begun already
-            self._busy_at = now
-        self._awaiting = True
+        self._silence.query_sent(now, is_only=not http.under_way)
         head = self._target.head(len(query.question), http2=not self._is_http1)
         self._numbers[query] = http.send_request(query, head, query.question)
         self._flush()
@@ -195,25 +228,22 @@ class DohConnection:
 
     def check_deadlines(self, now: float) -> float:
         """End the connection, or a query on it, if its time is over. Returns when to check again."""
-        # The time in which this process did not run was no silence of the endpoint.
-        lost_s, self._lost_s = self._clock.lost_s - self._lost_s, self._clock.lost_s
-        self._busy_at = min(now, self._busy_at + lost_s)
-        http = self._http
-        silent_s = now - self._busy_at
+        http, silence = self._http, self._silence
+        silent_s = silence.seconds(now)
         if http is None:
             if silent_s >= HANDSHAKE_S:
                 self._end(f"{self._phase} was too slow")
         elif http.spent:
             self._end("retired")
-        elif not http.under_way and not self._awaiting:
+        elif not http.under_way and not silence.is_awaited:
             if silent_s > IDLE_S:
                 self._end("idle")
         else:
             self._check_queries(now)
             if silent_s > SILENCE_S:
                 self._end("the connection went silent")
-            elif silent_s > PING_S and not self._pinged:
-                self._pinged = True
+            elif silent_s > PING_S and not silence.is_pinged:
+                silence.note_ping()
                 http.ping()
                 self._flush()
         return NEVER if self._ended else _next_check(now)
@@ -272,7 +302,8 @@ class DohConnection:
         self._stream = tcp = await _connect_tcp(target.host, target.port)
         if target.tls is None:
             return tcp
-        self._phase, self._busy_at = "the TLS handshake", trio.current_time()
+        self._phase = "the TLS handshake"
+        self._silence.begin(trio.current_time())
         tls = trio.SSLStream(tcp, target.tls(), server_hostname=target.host, https_compatible=True)
         await tls.do_handshake()
         return tls
@@ -290,11 +321,12 @@ class DohConnection:
             self._http = http2.Http2Connection(
                 body_octets_max=MESSAGE_OCTETS_MAX, quota=self._quota
             )
-        self._busy_at = self._opened_at = trio.current_time()
+        self._opened_at = trio.current_time()
+        self._silence.begin(self._opened_at)
         self._owner.opened(is_http1=self._is_http1)
         assigned, room = list(self._numbers), self._http.room
         for query in assigned[:room]:
-            self.send(query, self._busy_at)
+            self.send(query, self._opened_at)
         self._owner.send_again(assigned[room:], "", counted=False)
         for query in assigned[room:]:
             self._numbers.pop(query, None)
@@ -312,8 +344,7 @@ class DohConnection:
         why = DISCONNECTED
         try:
             while octets := await stream.receive_some(READ_OCTETS):
-                self._busy_at = trio.current_time()
-                self._pinged = self._awaiting = False
+                self._silence.end(trio.current_time())
                 http.receive_data(bytes(octets))
                 self._deliver()
                 self._flush()
