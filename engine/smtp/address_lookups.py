@@ -6,6 +6,7 @@ waits for a look-up at its deadline failed because of the resolver, not of a mai
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import trio
@@ -38,23 +39,16 @@ NEVER_TRIED = (
 )  # no exchange had a usable address
 
 
+@dataclass(slots=True, eq=False)
 class AddressLookups:
-    """The look-ups each probe waits for. `found` gets the exchange's place in the probe."""
+    """The look-ups each probe waits for. `_found` gets the exchange's place in the probe."""
 
-    def __init__(
-        self,
-        routes: Routes,
-        found: Callable[[Probe, int, AddressAnswer], None],
-        late: Callable[[Probe], None],
-        end_step: Callable[[], None],
-    ) -> None:
-        """`end_step` follows each call of the other two."""
-        self._routes = routes
-        self._found = found
-        self._late = late
-        self._end_step = end_step
-        # A plain attribute, because it is read for every settled probe.
-        self.pending: dict[Probe, dict[int, Interest[AddressAnswer]]] = {}
+    _routes: Routes
+    _found: Callable[[Probe, int, AddressAnswer], None]
+    _late: Callable[[Probe], None]
+    _end_step: Callable[[], None]  # it follows each call of the other two
+    # A plain attribute, because it is read for every settled probe.
+    pending: dict[Probe, dict[int, Interest[AddressAnswer]]] = field(default_factory=dict)
 
     def waits(self, probe: Probe) -> bool:
         """Does the probe wait for any look-up?"""

@@ -7,6 +7,7 @@ Both tables are bounded; the oldest entry is removed first.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from .backoff import NEVER, HostBackoff
@@ -16,16 +17,15 @@ NAMES_OF_POOL_MAX = 64  # an operator's host may have a name for each customer
 BACKOFFS_MAX = 10_000  # addresses, and as many names
 
 
+@dataclass(slots=True, eq=False)
 class HostMemory:
     """Addresses and exchange names that must not be connected to until their back-off ends."""
 
-    __slots__ = ("_addresses", "_names", "_now", "_struck")
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._addresses: OrderedDict[str, tuple[float, Cause]] = OrderedDict()
-        self._names: OrderedDict[str, tuple[HostBackoff, Cause]] = OrderedDict()
-        self._struck: OrderedDict[str, float] = OrderedDict()  # names that refused another engine
+    _now: Callable[[], float]
+    _addresses: OrderedDict[str, tuple[float, Cause]] = field(default_factory=OrderedDict)
+    _names: OrderedDict[str, tuple[HostBackoff, Cause]] = field(default_factory=OrderedDict)
+    # Names that refused another engine.
+    _struck: OrderedDict[str, float] = field(default_factory=OrderedDict)
 
     def name_backoff_until(self, name: str) -> float:
         """When the back-off of this exchange name ends; `NEVER` if none is remembered."""

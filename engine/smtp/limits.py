@@ -14,7 +14,7 @@ recipients, or if it is observed again later at the same count. Pure: time is an
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from .replies.text import TEXT_MAX, Names
@@ -82,29 +82,19 @@ class Limit:
         return Limit(recipients_max, seen, until)
 
 
+@dataclass(slots=True, eq=False)
 class RecipientLimits:
     """The limits of one host. The three numbers are read for each batch, so they are plain."""
 
-    __slots__ = (
-        "_connection",
-        "_declared",
-        "_own",
-        "_transaction",
-        "per_connection",
-        "per_transaction",
-        "until",
-        "width",
-    )
-
-    def __init__(self) -> None:
-        self._declared = UNLIMITED  # per transaction, for this operator
-        self._transaction: Limit | None = None
-        self._connection: Limit | None = None
-        self._own: dict[str, float] = {}  # refusals of recipients, and until when remembered
-        self.per_transaction = UNLIMITED
-        self.per_connection = UNLIMITED
-        self.width = UNLIMITED  # the least of both: recipients in one batch
-        self.until = float("inf")  # when the first limit ends: then call update()
+    _declared: int = UNLIMITED  # per transaction, for this operator
+    _transaction: Limit | None = None
+    _connection: Limit | None = None
+    # refusals of recipients, and until when remembered
+    _own: dict[str, float] = field(default_factory=dict)
+    per_transaction: int = UNLIMITED
+    per_connection: int = UNLIMITED
+    width: int = UNLIMITED  # the least of both: recipients in one batch
+    until: float = float("inf")  # when the first limit ends: then call update()
 
     def declare_one_each(self) -> None:
         """This operator's hosts accept one recipient per transaction."""

@@ -22,6 +22,7 @@ it proves nothing and contradicts nothing, and NOOP follows unless a later reply
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from .wire import RemoteProtocolError, SmtpReply
 
@@ -53,13 +54,11 @@ class NamesAnother(OutOfStep):
         )
 
 
+@dataclass(slots=True, eq=False)
 class Renamings:
     """Pairs of domains, as sent and as one host names them in its replies."""
 
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: set[tuple[str, str]] = set()
+    _known: set[tuple[str, str]] = field(default_factory=set)
 
     def __contains__(self, pair: tuple[str, str]) -> bool:
         return pair in self._known

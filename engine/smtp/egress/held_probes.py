@@ -5,6 +5,7 @@ is bounded by the callers: a list's place counts, and a request's clock runs.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import trio
 
@@ -18,27 +19,21 @@ DROPPED_EVERY_S = 1.0  # to look through 20,000 takes 2 ms
 IN_VAIN_MAX = 64  # tried again without success in a row: 5 ms with 30 egresses
 
 
+@dataclass(slots=True, eq=False)
 class HeldProbes:
     """The queue of these probes."""
 
-    __slots__ = (
-        *("_again_at", "_any", "_choice", "_dropped_at", "_is_too_late", "_now", "_of_lists"),
-        *("_of_requests", "_turn"),
+    _choice: EgressChoice
+    _turn: Turn[Pool]
+    _is_too_late: Callable[[Probe], bool]  # for any egress to begin with it
+    _now: Callable[[], float] = field(
+        default_factory=lambda: trio.lowlevel.current_clock().current_time
     )
-
-    def __init__(
-        self, choice: EgressChoice, turn: Turn[Pool], is_too_late: Callable[[Probe], bool]
-    ) -> None:
-        """`is_too_late`: no egress is to begin with the probe any more."""
-        self._choice = choice
-        self._turn = turn
-        self._is_too_late = is_too_late
-        self._now = trio.lowlevel.current_clock().current_time
-        self._of_requests: FairQueue[Probe] = FairQueue()
-        self._of_lists: FairQueue[Probe] = FairQueue()
-        self._any = trio.Event()
-        self._again_at = float("-inf")  # those that were tried without success
-        self._dropped_at = float("-inf")
+    _of_requests: FairQueue[Probe] = field(default_factory=FairQueue)
+    _of_lists: FairQueue[Probe] = field(default_factory=FairQueue)
+    _any: trio.Event = field(default_factory=trio.Event)
+    _again_at: float = float("-inf")  # those that were tried without success
+    _dropped_at: float = float("-inf")
 
     def __len__(self) -> int:
         return len(self._of_requests) + len(self._of_lists)

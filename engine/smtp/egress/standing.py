@@ -1,8 +1,9 @@
 """The record of one egress in this process: its latest answers, and its own failures. No I/O."""
 
 from collections import Counter, deque
+from dataclasses import dataclass, field
 
-from ...net.dialer import NO_BACKOFF
+from ...net.dialer import NO_BACKOFF, ProxyBackoff
 
 ANSWERS_JUDGED = 200  # the latest ones: older ones say little of its reputation now
 ANSWERS_MIN = 20  # fewer may be a few bad hosts in a row
@@ -13,18 +14,18 @@ HOSTS_MIN = 5  # that refuse it, one operator's counted once: fewer may have a q
 UNREACHED_MAX = 10
 
 
+@dataclass(slots=True, eq=False)
 class EgressStanding:
     """The record of one egress. Times are of the caller's clock."""
 
-    __slots__ = ("_answers", "_refusals", "_unreached", "failure", "unreached_since", "worked_at")
-
-    def __init__(self) -> None:
-        self._answers: deque[str | None] = deque()  # who refused us; None: an ordinary answer
-        self._refusals: Counter[str] = Counter()  # of these answers, by host
-        self._unreached: set[str] = set()  # hosts since it last worked, up to the limit
-        self.unreached_since = float("inf")
-        self.worked_at = float("-inf")
-        self.failure = NO_BACKOFF  # it could not connect at all: its proxy or its address is gone
+    # who refused us; None: an ordinary answer
+    _answers: deque[str | None] = field(default_factory=deque)
+    _refusals: Counter[str] = field(default_factory=Counter)  # of these answers, by host
+    _unreached: set[str] = field(default_factory=set)  # hosts since it last worked, up to the limit
+    unreached_since: float = float("inf")
+    worked_at: float = float("-inf")
+    # it could not connect at all: its proxy or its address is gone
+    failure: ProxyBackoff = NO_BACKOFF
 
     def answered(self, host: str, *, refused: bool) -> None:
         """A mail host has answered; `host` is its operator's id, or the end of its name."""

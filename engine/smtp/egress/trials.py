@@ -4,6 +4,7 @@ Both are tried again with one address at a time.
 """
 
 import logging
+from dataclasses import dataclass, field
 
 import trio
 
@@ -36,17 +37,15 @@ ANSWERED: frozenset[Reason] = frozenset(
 )
 
 
+@dataclass(slots=True, eq=False)
 class _Trials:
     """The trials of one egress."""
 
-    __slots__ = ("hosts_unproven", "hosts_unreached", "judged_from", "left", "probe")
-
-    def __init__(self) -> None:
-        self.probe: Probe | None = None  # the one address that tries it again
-        self.judged_from = float("-inf")  # then it may be quarantined
-        self.left = 0  # further hosts that a trial of a quarantined one may ask
-        self.hosts_unreached: set[str] = set()  # by trials since it failed
-        self.hosts_unproven = 0  # of them: no other egress has asked them instead
+    probe: Probe | None = None  # the one address that tries it again
+    judged_from: float = float("-inf")  # then it may be quarantined
+    left: int = 0  # further hosts that a trial of a quarantined one may ask
+    hosts_unreached: set[str] = field(default_factory=set)  # by trials since it failed
+    hosts_unproven: int = 0  # of them: no other egress has asked them instead
 
 
 class EgressTrials:

@@ -6,7 +6,7 @@ number is the new limit at once. `Throttle` is a frozen value: an event returns 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ..backoff import NEVER
@@ -192,17 +192,15 @@ class OpenSession(Protocol):
     def is_testing(self) -> bool: ...
 
 
+@dataclass(slots=True, eq=False)
 class HostSessions:
     """All of one host."""
 
-    __slots__ = ("idle", "open", "testers", "woken")
-
-    def __init__(self) -> None:
-        self.open: set[OpenSession] = set()
-        self.idle: dict[OpenSession, None] = {}
-        # Idle until the addresses of a domain are answered, the longest first.
-        self.testers: dict[OpenSession, None] = {}
-        self.woken: set[OpenSession] = set()  # about to take probes
+    open: set[OpenSession] = field(default_factory=set)
+    idle: dict[OpenSession, None] = field(default_factory=dict)
+    # Idle until the addresses of a domain are answered, the longest first.
+    testers: dict[OpenSession, None] = field(default_factory=dict)
+    woken: set[OpenSession] = field(default_factory=set)  # about to take probes
 
     def add(self, session: OpenSession) -> None:
         self.open.add(session)

@@ -7,6 +7,7 @@ the first one to greet takes the probes. Addresses of a list are not hedged.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from ...dns.messages import Addresses
 from ...dns.routes import Routes
@@ -17,26 +18,17 @@ from .pool import Pool
 from .pools import Pools
 
 
+@dataclass(slots=True, eq=False)
 class Hedges:
     """The hedges of one egress, and the address look-ups that they wait for."""
 
-    __slots__ = ("_looking_up", "_pools", "_routes", "_silent", "_start", "_usable")
-
-    def __init__(
-        self,
-        routes: Routes,
-        pools: Pools,
-        usable: Callable[[tuple[str, ...]], tuple[str, ...]],
-        start: Callable[..., None],
-    ) -> None:
-        """`usable` keeps the addresses that may be dialled; `start` begins a contained task."""
-        self._routes = routes
-        self._pools = pools
-        self._usable = usable
-        self._start = start
-        self._looking_up: set[str] = set()  # exchanges
-        # The silent pools for which a pool is connecting now, by that pool.
-        self._silent: dict[Pool, dict[Pool, None]] = {}
+    _routes: Routes
+    _pools: Pools
+    _usable: Callable[[tuple[str, ...]], tuple[str, ...]]  # those that may be dialled
+    _start: Callable[..., None]  # begins a contained task
+    _looking_up: set[str] = field(default_factory=set)  # exchanges
+    # The silent pools for which a pool is connecting now, by that pool.
+    _silent: dict[Pool, dict[Pool, None]] = field(default_factory=dict)
 
     def hedge(self, silent: Pool, probes: Sequence[Probe]) -> None:
         """This pool is silent: connect to the next exchange of each of these that waits there."""

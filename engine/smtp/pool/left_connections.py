@@ -6,6 +6,7 @@ host closes it, and counts at its pool.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import trio
 
@@ -20,17 +21,14 @@ LEFT_S = (
 LEFT_MAX = 1_000  # each has a file descriptor: half as many as the probes under way
 
 
+@dataclass(slots=True, eq=False)
 class LeftConnections:
     """The left connections of one egress. Each has a task that waits for its end."""
 
-    __slots__ = ("_closed", "_permits", "_scopes", "_start")
-
-    def __init__(self, permits: Permits, start: Callable[..., None]) -> None:
-        """`start` begins a contained task."""
-        self._permits = permits
-        self._start = start
-        self._scopes: dict[trio.CancelScope, None] = {}  # the oldest first
-        self._closed = False
+    _permits: Permits
+    _start: Callable[..., None]  # begins a contained task
+    _scopes: dict[trio.CancelScope, None] = field(default_factory=dict)  # the oldest first
+    _closed: bool = False
 
     def add(self, pool: Pool, connection: SmtpConnection, address: str) -> None:
         """Take over the connection and its permit, until the host closes it or LEFT_S have passed."""

@@ -1,6 +1,7 @@
 """Attempts to connect to one mail host: those under way, and what others have shown. Time is an argument."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from ..backoff import NEVER
 
@@ -10,25 +11,20 @@ RELEASE_S = 0.2  # for which a host may still count a connection that is closed 
 HEDGE_S = 0.25  # without a greeting, then the next exchange is connected to as well
 
 
+@dataclass(slots=True, eq=False)
 class Openings:
     """The connection attempts of one host."""
 
-    __slots__ = (
-        *("_attempts", "_dialled", "_turn", "failed_at", "greeted", "greeted_s", "has_enough"),
-        *("hedged", "opening_s", "slow_greeting"),
-    )
-
-    def __init__(self) -> None:
-        self._attempts = 0  # under way
-        self._dialled: set[str] = set()  # addresses that they wait for, or found silent
-        self._turn = 0  # which address is next
-        self.failed_at: dict[str, float] = {}  # by address, on trio's clock
-        self.greeted = 0  # connections so far
-        self.greeted_s = 0.0  # from the dial to the latest greeting
-        self.opening_s = OPENING_S_LEAST  # the same, or more where the host is near
-        self.has_enough = False  # one was refused since the latest greeting: open one at a time
-        self.slow_greeting = False  # a greeting takes long,
-        self.hedged = False  # so long that the next exchange was connected to
+    _attempts: int = 0  # under way
+    _dialled: set[str] = field(default_factory=set)  # addresses that they wait for, or found silent
+    _turn: int = 0  # which address is next
+    failed_at: dict[str, float] = field(default_factory=dict)  # by address, on trio's clock
+    greeted: int = 0  # connections so far
+    greeted_s: float = 0.0  # from the dial to the latest greeting
+    opening_s: float = OPENING_S_LEAST  # the same, or more where the host is near
+    has_enough: bool = False  # one was refused since the latest greeting: open one at a time
+    slow_greeting: bool = False  # a greeting takes long,
+    hedged: bool = False  # so long that the next exchange was connected to
 
     # -- attempts --------------------------------------------------------------------------------
 

@@ -269,6 +269,7 @@ class _PermitWait:
     stopped: list[Probe] = field(default_factory=list)  # probes whose clocks were stopped
 
 
+@dataclass(slots=True, eq=False)
 class PermitWaits:
     """The waits of pools that have no connection until a permit is free.
 
@@ -278,29 +279,15 @@ class PermitWaits:
     other connections to it had no answer all the while, the host kept the permits, not we.
     """
 
-    __slots__ = (
-        "_batches_beside",
-        "_now",
-        "_past",
-        "_remembered_s",
-        "_turn",
-        "present",
+    _batches_beside: Callable[[Pool], int | None]
+    _turn: Turn[Pool]
+    _remembered_s: float  # of a wait that has ended
+    _now: Callable[[], float] = field(
+        default_factory=lambda: trio.lowlevel.current_clock().current_time
     )
-
-    def __init__(
-        self,
-        batches_beside: Callable[[Pool], int | None],
-        turn: Turn[Pool],
-        remembered_s: float,
-    ) -> None:
-        """`remembered_s`: a wait that ended so long ago is forgotten."""
-        self._batches_beside = batches_beside
-        self._turn = turn
-        self._remembered_s = remembered_s
-        self._now = trio.lowlevel.current_clock().current_time
-        self.present: dict[Pool, _PermitWait] = {}
-        # From and until; the pools in the order in which their latest waits ended.
-        self._past: OrderedDict[Pool, deque[tuple[float, float]]] = OrderedDict()
+    present: dict[Pool, _PermitWait] = field(default_factory=dict)
+    # From and until; the pools in the order in which their latest waits ended.
+    _past: OrderedDict[Pool, deque[tuple[float, float]]] = field(default_factory=OrderedDict)
 
     def begin(self, pool: Pool, *, short: bool) -> None:
         """The pool waits from now on, if it does not yet; `short`: because others have the permits."""

@@ -4,12 +4,13 @@ If a host refuses recipients because of us, we first back off from that domain o
 off from the whole host once it treats several domains so and answers none.
 """
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import trio
 
 from ...verdict import Outcome
-from ..backoff import NEVER, NO_SILENCE, REFUSAL_BACKOFF_S
+from ..backoff import NEVER, NO_SILENCE, REFUSAL_BACKOFF_S, Silence
 from ..catchall import DomainAcceptance, DomainAtHost
 from ..operators import is_own_server
 from ..probe import Cause
@@ -26,33 +27,22 @@ RECENT_SUCCESS_S = 600.0  # within this long
 BARREN_MAX = 2  # sessions in a row that gave a domain's recipients only 421, a close or garbage
 
 
+@dataclass(slots=True, eq=False)
 class RefusalMemory:
     """Refusals and silence of one host, by domain."""
 
-    __slots__ = (
-        "_accepted",
-        "_backed_off",
-        "_host",
-        "_lateness",
-        "_now",
-        "_refused",
-        "_silence",
-        "_succeeded",
-        "_succeeded_at",
-        "deferred_since",
+    _host: HostParts
+    _lateness: Lateness
+    _now: Callable[[], float] = field(
+        default_factory=lambda: trio.lowlevel.current_clock().current_time
     )
-
-    def __init__(self, host: HostParts, lateness: Lateness) -> None:
-        self._host = host
-        self._lateness = lateness
-        self._now = trio.lowlevel.current_clock().current_time
-        self._accepted: DomainAtHost | None = None  # whose recipient was accepted last
-        self._backed_off: set[str] = set()  # domains, since a recipient was answered
-        self._refused: dict[str, None] = {}  # domains with a refusal since then
-        self._silence = NO_SILENCE  # of the host as a whole
-        self.deferred_since: float | None = None  # it defers everybody, and judges nobody
-        self._succeeded = False  # a recipient was answered since the latest check,
-        self._succeeded_at = NEVER  # which was then
+    _accepted: DomainAtHost | None = None  # whose recipient was accepted last
+    _backed_off: set[str] = field(default_factory=set)  # domains, since a recipient was answered
+    _refused: dict[str, None] = field(default_factory=dict)  # domains with a refusal since then
+    _silence: Silence = NO_SILENCE  # of the host as a whole
+    deferred_since: float | None = None  # it defers everybody, and judges nobody
+    _succeeded: bool = False  # a recipient was answered since the latest check,
+    _succeeded_at: float = NEVER  # which was then
 
     def recipient_read(
         self, domain: DomainAcceptance, reply: SmtpReply, reading: ReplyMeaning, address: str

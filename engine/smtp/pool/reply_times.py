@@ -6,7 +6,7 @@ reply delays its whole batch. Where replies did not match their commands, each v
 by itself.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..backoff import NEVER
 from ..pairing import EARLY
@@ -54,30 +54,19 @@ class ReplyPace:
         return usual_s
 
 
+@dataclass(slots=True, eq=False)
 class Lateness:
     """The late sessions and the late replies of one host. Times are seconds of trio's clock."""
 
-    __slots__ = (
-        "_accepted_late",
-        "_accepting_s",
-        "accepted",
-        "late_reply_s",
-        "rerouted_at",
-        "sessions",
-        "share",
-        "sleeps_on",
-    )
-
-    def __init__(self) -> None:
-        self.sessions: dict[Conversation, float] = {}  # late now, and since when
-        self.rerouted_at = NEVER  # when a session last gave up a late reply
-        self.late_reply_s: float | None = None  # how long a late reply takes here, at the least
-        self.accepted = 0  # recipients,
-        self._accepted_late = 0  # those of them with a late reply,
-        self._accepting_s = 0.0  # and the longest of these replies
-        # The host did not notice that we left a connection: leaving another frees no place there.
-        self.sleeps_on = False
-        self.share = LATE_SHARE_GUESS  # of the recipients: a guess, then a moving average
+    sessions: dict[Conversation, float] = field(default_factory=dict)  # late now, and since when
+    rerouted_at: float = NEVER  # when a session last gave up a late reply
+    late_reply_s: float | None = None  # how long a late reply takes here, at the least
+    accepted: int = 0  # recipients,
+    _accepted_late: int = 0  # those of them with a late reply,
+    _accepting_s: float = 0.0  # and the longest of these replies
+    # The host did not notice that we left a connection: leaving another frees no place there.
+    sleeps_on: bool = False
+    share: float = LATE_SHARE_GUESS  # of the recipients: a guess, then a moving average
 
     def session_late(self, conversation: Conversation, since: float, accepted: int) -> None:
         """`accepted` recipients before the late one were answered in time."""

@@ -4,7 +4,7 @@ The host, a domain there or a name of the host may be backing off; each has its 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ...evidence import NOT_ASKED, ConnectionAttempt
@@ -56,25 +56,17 @@ class HostParts(Protocol):
     def waiting(self) -> FairQueue[Probe]: ...
 
 
+@dataclass(slots=True, eq=False)
 class HostRest:
     """Until when one host is left alone, or one of its names, and why."""
 
-    __slots__ = ("_findings", "_host", "_memory", "_observer", "backoff", "cause", "names_until")
-
-    def __init__(
-        self,
-        host: HostParts,
-        memory: HostMemory,
-        findings: HostFindings | None,
-        observer: Observer,
-    ) -> None:
-        self._host = host
-        self._memory = memory
-        self._findings = findings
-        self._observer = observer
-        self.backoff = HostBackoff()
-        self.cause: Cause | None = None
-        self.names_until = NEVER  # the latest back-off of one of its names
+    _host: HostParts
+    _memory: HostMemory
+    _findings: HostFindings | None
+    _observer: Observer
+    backoff: HostBackoff = field(default_factory=HostBackoff)
+    cause: Cause | None = None
+    names_until: float = NEVER  # the latest back-off of one of its names
 
     def is_on(self, now: float) -> bool:
         """Is the host, or one of its names, left alone?"""
