@@ -59,10 +59,6 @@ class EngineSharedCache:
         known = self._accepted.get((name, domain))
         return known if known is not None and known.holds else None
 
-    def forget_acceptance(self, name: str, domain: str, known: KnownAcceptance) -> None:
-        """An egress here has found that this no longer holds."""
-        self._keep_acceptance((name, domain), known)
-
     def _absorb(self, fact: Fact) -> bool:
         if fact.kind == "acceptance":
             return self._absorb_acceptance(fact)
@@ -75,12 +71,12 @@ class EngineSharedCache:
         value, _, by = fact.value.removeprefix(NOT).partition(" ")
         holds = not fact.value.startswith(NOT)
         known = KnownAcceptance(ACCEPTANCES[value], self._now() + fact.kept_s, holds, by)
-        if not self._keep_acceptance((name, domain), known):
+        if not self.keep_acceptance((name, domain), known):
             return False
         used = [each.absorb_acceptance(name, domain, known) for each in self._egresses.values()]
         return holds or any(used)
 
-    def _keep_acceptance(self, key: tuple[str, str], known: KnownAcceptance) -> bool:
+    def keep_acceptance(self, key: tuple[str, str], known: KnownAcceptance) -> bool:
         """Keep it, unless something later is known; return whether it was kept."""
         before = self._accepted.get(key)
         if before is not None and before.until > known.until:

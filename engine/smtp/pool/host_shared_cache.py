@@ -99,7 +99,6 @@ class HostSharedCache:
         `pools`: the egress's ordinary ones, and the patient ones.
         """
         self._fleet = fleet
-        self._exchange = fleet.exchange
         self._egress = egress
         self._kept_s = min(kept_s, KEPT_S_MAX["acceptance"])
         self._engine = secrets.token_hex(4)
@@ -108,15 +107,14 @@ class HostSharedCache:
         self._memory = memory
         self._pools = pools
         self._now = trio.lowlevel.current_clock().current_time
-        self._absorb = {
-            "backoff": self._absorb_backoff,
-            "strike": self._absorb_strike,
-        }
         fleet.add(egress, self)
 
     def absorb(self, fact: Fact, subject: str) -> bool:
         """See engine_shared_cache.EgressSharedCache."""
-        return self._absorb[fact.kind](fact, subject)
+        if fact.kind == "backoff":
+            return self._absorb_backoff(fact, subject)
+        self._strike(subject, self._now() + fact.kept_s)
+        return True
 
     def _named(self, name: str) -> "Iterator[Pool]":
         return (pool for pools in self._pools if (pool := pools.named(name)) is not None)
@@ -127,7 +125,7 @@ class HostSharedCache:
         """The host has refused us once: there is no back-off yet."""
         if _is_shared(cause):
             for name in list(names)[:NAMES_OF_POOL_MAX]:
-                self._exchange.share(Fact("strike", f"{self._egress} {name}", "", STRUCK_S))
+                self._fleet.exchange.share(Fact("strike", f"{self._egress} {name}", "", STRUCK_S))
 
     def backed_off(
         self, names: Iterable[str], backoff: HostBackoff, addresses: Iterable[str], cause: Cause
@@ -143,7 +141,7 @@ class HostSharedCache:
         shared = _SharedBackoff(cause.outcome.name, cause.rule, min(backoff.failures, FAILURES_MAX))
         value = msgspec.json.encode(shared).decode()
         left_s = backoff.until - self._now()
-        self._exchange.share(Fact("backoff", f"{self._egress} {where}", value, left_s))
+        self._fleet.exchange.share(Fact("backoff", f"{self._egress} {where}", value, left_s))
 
     def _absorb_backoff(self, fact: Fact, subject: str) -> bool:
         kind, where = subject.split(" ")
@@ -169,10 +167,6 @@ class HostSharedCache:
         place = Random(f"{self._engine} {where}").random()
         return LATER_S + place * max(APART_S_MIN, APART_SHARE * kept_s)
 
-    def _absorb_strike(self, fact: Fact, subject: str) -> bool:
-        self._strike(subject, self._now() + fact.kept_s)
-        return True
-
     def _strike(self, name: str, until: float) -> None:
         self._memory.strike_elsewhere(name, until)
         for pool in self._named(name):
@@ -193,7 +187,7 @@ class HostSharedCache:
             value = NOT + VALUES[acceptance]
             known = KnownAcceptance(acceptance, self._now() + self._kept_s, holds=False)
             for name in self._share_acceptance(domain, value, self._kept_s):
-                self._fleet.forget_acceptance(name, domain.key, known)
+                self._fleet.keep_acceptance((name, domain.key), known)
 
     def recall(self, domain: DomainAcceptance) -> None:
         for pool, name in self._exchanges_of(domain):
@@ -203,7 +197,7 @@ class HostSharedCache:
     def _share_acceptance(self, domain: DomainAcceptance, value: str, kept_s: float) -> list[str]:
         names = [name for _, name in self._exchanges_of(domain)]
         for name in names:
-            self._exchange.share(Fact("acceptance", f"{name} {domain.key}", value, kept_s))
+            self._fleet.exchange.share(Fact("acceptance", f"{name} {domain.key}", value, kept_s))
         return names
 
     def _exchanges_of(self, domain: DomainAcceptance) -> "list[tuple[Pool, str]]":
@@ -243,10 +237,10 @@ class HostSharedCache:
         knows = (
             now >= known.until or domain.known(now) in VALUES or domain.testing or domain.awaiting
         )
-        refuses_some = domain.accepts_most or domain.at.unknown_mailbox
-        if knows or (acceptance is Acceptance.ALL and refuses_some):
-            return False
-        if pool.controls.has_changed(now):
+        contradicts = acceptance is Acceptance.ALL and (
+            domain.accepts_most or domain.at.unknown_mailbox
+        )
+        if knows or contradicts or pool.controls.has_changed(now):
             return False
         domain.believe(acceptance, known.until)
         pool.controls.note_learned(domain)
