@@ -79,6 +79,7 @@ class RefusalRequest:
     noted: int = 0
     refusals: Sequence[Refusals] = ()
     learned: LearnedTolerance = UNKNOWN
+    names: Sequence[str] = ()  # domains whose random names it is to send: it claims them
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ class RefusalGrant:
     elsewhere: Sequence[Refusals]  # of other holders, within the hour
     learned: LearnedTolerance
     is_contested: bool  # others hold what this holder lacks
+    names_elsewhere: Sequence[str] = ()  # domains whose random names others send
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +107,15 @@ class HostTolerance:
 
 def is_sound(asked: Mapping[HostKey, RefusalRequest]) -> bool:
     """May these requests be stored?"""
-    names = [name for key in asked for name in key]
-    names += [each.account for request in asked.values() for each in request.refusals]
-    names += [request.learned.label for request in asked.values()]
+    requests = asked.values()
+    names = [
+        *(name for key in asked for name in key),
+        *(each.account for request in requests for each in request.refusals),
+        *(name for request in requests for name in (request.learned.label, *request.names)),
+    ]
     return (
         len(asked) <= HOSTS_MAX
-        and all(len(request.refusals) <= REFUSALS_MAX for request in asked.values())
+        and all(len(request.refusals) <= REFUSALS_MAX for request in requests)
         and all(len(name) <= NAME_MAX and "\0" not in name for name in names)
     )
 
@@ -125,6 +130,7 @@ HOLDERS_MAX = 200  # processes at one host; the longest unused are forgotten
 # Two bans in a shorter time are one, seen by two processes: the shortest rest lasts longer.
 SAME_BAN_S = 590.0
 BANS_MAX = 4
+CLAIM_S = 5.0  # after a holder has named a random name last: its answer has reached the others
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +162,8 @@ class HostState:
     tolerance: int = 0  # in force where it was asked last
     entries: tuple[ReportedRefusals, ...] = ()
     holders: dict[str, Holder] = field(default_factory=dict)
+    # Random names by their domains: the token of who sends each, and until when others leave it.
+    names: dict[str, tuple[str, float]] = field(default_factory=dict)
 
 
 def token_of(holder: str) -> str:
@@ -180,8 +188,7 @@ def lease(
         for name, each in state.holders.items()
         if name != holder and now - HOUR_S < each.asked_at and not is_gone(name)
     }
-    known = state.holders.get(holder)
-    noted = 0 if known is None else known.noted
+    noted = state.holders[holder].noted if holder in state.holders else 0
     new = asked.refusals[max(0, noted - asked.noted) :]
     entries = _counted_together(
         [
@@ -202,19 +209,25 @@ def lease(
     leased = min(asked.held, free)
     if asked.is_wanted and free:
         leased = max(leased, min(free, max(1, free // (2 * processes))))
-    last = max(noted, asked.noted + len(asked.refusals))
-    holders = {**others, holder: Holder(leased, now + lease_s, now, last)}
-    if len(holders) > HOLDERS_MAX:
-        recent = sorted(holders.items(), key=lambda item: -item[1].asked_at)
-        holders = dict(recent[:HOLDERS_MAX])
-    kept = HostState(learned, bans, tolerance, tuple(entries), holders)
+    noted = max(noted, asked.noted + len(asked.refusals))
+    holders = {**others, holder: Holder(leased, now + lease_s, now, noted)}
+    recent = sorted(holders.items(), key=lambda item: -item[1].asked_at)[:HOLDERS_MAX]
+    named = dict.fromkeys(asked.names, (by, now + CLAIM_S))
+    taken = {
+        name: (whose, min(until, now + CLAIM_S))
+        for name, (whose, until) in state.names.items()
+        if whose != by and until > now
+    }
+    kept = HostState(learned, bans, tolerance, tuple(entries), dict(recent), named | taken)
     elsewhere = [
         Refusals(max(0.0, now - each.at), each.account, each.count)
         for each in entries
         if each.by != by
     ]
     is_contested = asked.is_wanted and not leased and leased_out > 0
-    return kept, RefusalGrant(leased, elsewhere, with_ban_ages(kept, now), is_contested)
+    return kept, RefusalGrant(
+        leased, elsewhere, with_ban_ages(kept, now), is_contested, list(taken)
+    )
 
 
 def with_ban_ages(state: HostState, now: float) -> LearnedTolerance:
@@ -379,20 +392,19 @@ def host_tolerances(
             "limit": min(limit, SHOWN_MAX),
         },
     )
-    found, at = [], micros(now) / MICROS
-    for egress, host, *kept in rows:
-        state = _state_of(tuple(kept))
-        found.append(
-            HostTolerance(
-                egress,
-                host,
-                refused(state, at, WINDOW_S),
-                refused(state, at, HOUR_S),
-                state.tolerance,
-                with_ban_ages(state, at),
-            )
+    at = micros(now) / MICROS
+    states = [(egress, host, _state_of(tuple(kept))) for egress, host, *kept in rows]
+    return [
+        HostTolerance(
+            egress,
+            host,
+            refused(state, at, WINDOW_S),
+            refused(state, at, HOUR_S),
+            state.tolerance,
+            with_ban_ages(state, at),
         )
-    return found
+        for egress, host, state in states
+    ]
 
 
 def drop_unused(db: Database, now: datetime, most: int) -> bool:
@@ -426,6 +438,7 @@ def _state_of(row: Row) -> HostState:
         learned.get("in_force", 0),
         tuple(ReportedRefusals(*each) for each in refusals),
         {name: Holder(*each) for name, each in holders.items()},
+        {name: (by, until) for name, (by, until) in learned.get("names", {}).items()},
     )
 
 
@@ -441,8 +454,8 @@ def _columns_of(state: HostState) -> dict[str, str]:
         if (value := getattr(state.learned, name)) != STANDARD[name]
     }
     learned["in_force"] = state.tolerance
-    if state.bans:
-        learned["bans"] = state.bans
+    learned |= {"bans": state.bans} if state.bans else {}
+    learned |= {"names": state.names} if state.names else {}
     refusals = [(each.at, each.account, each.count, each.by) for each in state.entries]
     holders = {
         name: (each.left, each.until, each.asked_at, each.noted)

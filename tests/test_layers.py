@@ -40,6 +40,7 @@ PURE = [
     "mailprobe.engine.smtp.patience",
     "mailprobe.engine.smtp.probe",
     "mailprobe.engine.smtp.leases.ledger",
+    "mailprobe.engine.smtp.leases.name_claims",
     *(
         f"mailprobe.engine.smtp.tolerance.{name}"
         for name in ("accounts", "bans", "guard_count", "host", "hosts", "limits", "share")

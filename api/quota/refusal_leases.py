@@ -146,6 +146,7 @@ def _request_of(report: RefusalReport) -> RefusalRequest:
         report.noted,
         [Refusals(each.age_s, each.account[:NAME_MAX], each.count) for each in report.refusals],
         LearnedTolerance(**learned),
+        report.names,
     )
 
 
@@ -156,4 +157,5 @@ def _grant_of(grant: RefusalGrant) -> LeaseGrant:
         [NotedRefusals(each.age_s, each.account, each.count) for each in grant.elsewhere],
         HostRecord(**learned),
         grant.is_contested,
+        grant.names_elsewhere,
     )

@@ -38,6 +38,7 @@ class Acceptance(Enum):
     UNTOLD = "refused otherwise", Outcome.DELIVERABLE_UNTESTED
     UNANSWERED = "4xx or no answer", Outcome.DELIVERABLE_UNTESTED  # time may cure it
     UNASKED = "not asked", Outcome.DELIVERABLE_UNTESTED  # the host tolerates no more refusals
+    ELSEWHERE = "asked by another process", Outcome.DELIVERABLE_UNTESTED  # its answer is shared
 
     outcome: Outcome
 
@@ -49,21 +50,24 @@ KEPT_S = {
     Acceptance.UNTOLD: INCONCLUSIVE_S,
     Acceptance.UNANSWERED: UNANSWERED_S,
     Acceptance.UNASKED: UNASKED_S,
+    Acceptance.ELSEWHERE: 0.0,
     Acceptance.SOME: REFUSES_KEPT_S,
 }
 
 RANDOM_ACCEPTED = "catch-all.random-accepted"
 RANDOM_UNANSWERED = "catch-all.random-unanswered"
 RANDOM_UNASKED = "catch-all.random-unasked"
+RULES = {
+    Acceptance.ALL: RANDOM_ACCEPTED,
+    Acceptance.UNANSWERED: RANDOM_UNANSWERED,
+    Acceptance.UNASKED: RANDOM_UNASKED,
+    Acceptance.ELSEWHERE: RANDOM_UNASKED,
+}
 
 
 def deciding_rule(acceptance: Acceptance, accepted_by: str) -> str:
     """Return the rule that decided an accepted address."""
-    if acceptance is Acceptance.ALL:
-        return RANDOM_ACCEPTED
-    if acceptance is Acceptance.UNASKED:
-        return RANDOM_UNASKED
-    return RANDOM_UNANSWERED if acceptance is Acceptance.UNANSWERED else accepted_by
+    return RULES.get(acceptance, accepted_by)
 
 
 @dataclass(slots=True, eq=False)
@@ -223,7 +227,7 @@ class AcceptanceListener(Protocol):
     def learned(self, domain: DomainAcceptance, kept_s: float) -> None: ...
     def forgotten(self, domain: DomainAcceptance, acceptance: Acceptance) -> None: ...
     def recall(self, domain: DomainAcceptance) -> None:
-        """The domain is new here: set what is known of it."""
+        """The domain is not known here: set what is known of it elsewhere."""
 
 
 class Domains:
@@ -261,10 +265,10 @@ class Domains:
                 tested = other.known(host, domain.key)
                 if tested and (tested.acceptance is Acceptance.ALL or self.judges(host, now)):
                     domain.learn_from(tested)
-            if self._listener is not None:
-                self._listener.recall(domain)
         else:
             self.records.move_to_end(key)
+        if self._listener is not None and domain.needs_test(now):
+            self._listener.recall(domain)
         if len(self.records) > DOMAINS_MAX:
             idle = (key for key, each in self.records.items() if not each.testing)
             if (oldest := next(idle, None)) is not None:
@@ -320,7 +324,7 @@ class Domains:
             domain.accepts_most = False
         if acceptance is Acceptance.SOME:
             self.note_refused(domain.host, now)
-        if acceptance not in (Acceptance.UNANSWERED, Acceptance.UNASKED):
+        if acceptance in (Acceptance.ALL, Acceptance.SOME, Acceptance.UNTOLD):
             domain.random_local = domain.other_local = ""
         if self._listener is not None:
             self._listener.learned(domain, domain.known_until - now)

@@ -9,6 +9,7 @@ import trio
 
 from mailprobe.storage.store import Store
 from mailprobe.storage.tolerances import (
+    CLAIM_S,
     HOSTS_MAX,
     UNKNOWN,
     HostKey,
@@ -33,6 +34,7 @@ class Process:
         self.held = self.noted = 0
         self.tolerance, self.hour = tolerance, hour
         self.learned = UNKNOWN
+        self.names: Sequence[str] = ()
 
     async def ask(
         self, *ages_s: float, wanted: bool = True, key: HostKey = HOST, account: str = "one"
@@ -47,6 +49,7 @@ class Process:
             self.noted,
             [Refusals(age_s, account) for age_s in ages_s],
             self.learned,
+            self.names,
         )
         granted = await self.store.lease_refusals(self.name, {key: request}, lease_s=LEASE_S)
         self.noted += len(ages_s)
@@ -291,3 +294,47 @@ async def test_the_row_of_a_host_is_bounded(store: Store, clock: Clock):
 async def test_a_name_that_may_not_be_stored_is_a_value_error(store: Store, key: HostKey):
     with pytest.raises(ValueError, match="may not be stored"):
         await store.lease_refusals("a", {key: RefusalRequest(0, True, 4)}, lease_s=LEASE_S)
+
+
+async def test_a_random_name_belongs_to_the_process_that_named_it_first(store: Store):
+    one, two = Process(store, "a", 16), Process(store, "b", 16)
+    one.names, two.names = ["shop.test", "forge.test"], ["mill.test", "shop.test"]
+    assert list((await one.ask()).names_elsewhere) == []
+    assert sorted((await two.ask()).names_elsewhere) == ["forge.test", "shop.test"]
+    assert list((await one.ask()).names_elsewhere) == ["mill.test"]
+    assert list((await one.ask(key=("egress", "another host"))).names_elsewhere) == []
+
+
+async def test_a_claim_ends_with_a_call_that_does_not_name_it(store: Store):
+    one, two = Process(store, "a", 16), Process(store, "b", 16)
+    one.names = two.names = ["shop.test"]
+    await one.ask()
+    assert (await two.ask()).names_elsewhere
+    one.names = ()
+    await one.ask()
+    assert not (await two.ask()).names_elsewhere
+
+
+async def test_the_claim_of_a_process_that_calls_no_more_ends_soon(store: Store, clock: Clock):
+    """And one that names it again keeps it."""
+    one, two = Process(store, "a", 16), Process(store, "b", 16)
+    one.names = two.names = ["shop.test"]
+    await one.ask()
+    clock.advance(CLAIM_S - 0.001)
+    await one.ask()
+    clock.advance(CLAIM_S - 0.001)
+    assert (await two.ask()).names_elsewhere
+    clock.advance(0.001)
+    assert not (await two.ask()).names_elsewhere
+    assert (await one.ask()).names_elsewhere
+
+
+async def test_a_clock_that_was_ahead_keeps_no_claim(store: Store, clock: Clock):
+    one, two = Process(store, "a", 16), Process(store, "b", 16)
+    one.names = two.names = ["shop.test"]
+    clock.advance(DAY_S)
+    await one.ask()
+    clock.advance(-DAY_S)
+    assert (await two.ask()).names_elsewhere
+    clock.advance(CLAIM_S)
+    assert not (await two.ask()).names_elsewhere

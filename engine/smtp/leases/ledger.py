@@ -39,7 +39,8 @@ class RefusalReport:
     """What this process reports of a host, and wants of it.
 
     `held` is what is left of its lease: what it does not name is given back. `noted` is the number
-    of refusals that were reported before the first of `refusals`.
+    of refusals that were reported before the first of `refusals`. `names` are the domains whose
+    random names it is to send.
     """
 
     held: int
@@ -49,6 +50,7 @@ class RefusalReport:
     noted: int
     refusals: Sequence[NotedRefusals]
     learned: HostRecord
+    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class LeaseGrant:
     elsewhere: Sequence[NotedRefusals]  # of other processes, within the hour
     learned: HostRecord
     is_contested: bool  # other processes hold what is lacking
+    names_elsewhere: Sequence[str] = ()  # domains whose random names other processes send
 
 
 class LeaseKeeper(Protocol):

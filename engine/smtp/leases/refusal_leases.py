@@ -11,6 +11,7 @@ processes have it, is repeated for WAIT_S: an idle process gives back within KEE
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
@@ -23,6 +24,7 @@ from .ledger import (
     RefusalLedger,
     RefusalReport,
 )
+from .name_claims import NameClaims
 
 LEASE_S = 30.0  # a dead process blocks the others no longer
 EXTEND_S = 10.0  # after the lease's start
@@ -76,64 +78,48 @@ class LeaseUser(Protocol):
         ...
 
 
+@dataclass(slots=True, eq=False)
 class RefusalLease:
     """This process's share of one host's refusals. Times are on trio's clock, in seconds."""
 
-    __slots__ = (
-        *(
-            "_now",
-            "_wake",
-            "asked_at",
-            "contested_since",
-            "host",
-            "is_asked",
-            "is_away",
-            "is_contested",
-        ),
-        *("is_denied", "is_requesting", "left", "low", "noted", "own", "reported_at", "retry_at"),
-        *("sent", "tolerance", "unreported", "until", "used_at", "users", "wants_more"),
+    host: str
+    tolerance: LeasedTolerance
+    noted: int  # refusals that were reported before the first unreported one
+    _wake: "Callable[[RefusalLease], None]"
+    _now: Callable[[], float] = field(
+        default_factory=lambda: trio.lowlevel.current_clock().current_time
     )
-
-    def __init__(
-        self,
-        host: str,
-        tolerance: LeasedTolerance,
-        noted: int,
-        wake: "Callable[[RefusalLease], None]",
-    ) -> None:
-        self._now = trio.lowlevel.current_clock().current_time
-        self._wake = wake
-        self.host = host
-        self.tolerance = tolerance
-        self.left = 0  # refusals that it may still cause
-        self.low = 0  # with so few left, more are asked for
-        self.is_denied = False  # the store has none for this process
-        self.is_contested = False  # because other processes have them
-        self.is_away = False  # the store did not answer
-        self.contested_since = inf
-        self.is_asked = False  # by the next call
-        self.is_requesting = False  # in the call under way
-        self.wants_more = False  # that call; else it gives back, or only reports
-        self.until = -inf  # the lease's end, counted from before it was requested
-        self.asked_at = -inf
-        self.retry_at = inf
-        self.used_at = -inf
-        self.reported_at = -inf
-        self.own: deque[tuple[float, str]] = deque(maxlen=OWN_MAX)  # refusals of the hour
-        self.unreported: deque[tuple[float, str]] = deque()
-        self.noted = noted  # refusals that were reported before the first of these
-        self.sent = 0  # of these, in the call under way
-        self.users: set[LeaseUser] = set()  # since it was idle
+    left: int = 0  # refusals that it may still cause
+    low: int = 0  # with so few left, more are asked for
+    is_denied: bool = False  # the store has none for this process
+    is_contested: bool = False  # because other processes have them
+    is_away: bool = False  # the store did not answer
+    contested_since: float = inf
+    is_asked: bool = False  # by the next call
+    is_requesting: bool = False  # in the call under way
+    wants_more: bool = False  # that call; else it gives back, or only reports
+    until: float = -inf  # the lease's end, counted from before it was requested
+    retry_at: float = inf
+    used_at: float = -inf
+    reported_at: float = -inf
+    # Refusals of the hour, and those of them that are not reported yet.
+    own: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=OWN_MAX))
+    unreported: deque[tuple[float, str]] = field(default_factory=deque)
+    sent: int = 0  # of the latter, in the call under way
+    users: set[LeaseUser] = field(default_factory=set)  # since it was idle
+    names: NameClaims = field(default_factory=NameClaims)
 
     @property
     def is_pending(self) -> bool:
         """Is it asked for? Then what waits is neither sent nor turned away."""
         return self.left < 1 and not self.is_denied
 
-    def want(self, user: LeaseUser) -> None:
-        """This user has something to send."""
+    def want(self, user: LeaseUser, untested: str = "") -> None:
+        """This user has something to send, perhaps with the random name of the `untested` domain."""
         self.users.add(user)
         self.used_at = now = self._now()
+        if untested:
+            self.names.want(untested, now)
         if self.left < 1 and (not self.is_denied or now >= self.retry_at):
             self.request_more()
 
@@ -143,6 +129,17 @@ class RefusalLease:
         self.is_asked = True
         if not self.is_requesting:
             self._wake(self)
+
+    def may_name(self, name: str, now: float) -> bool:
+        """May this process send the random name of this domain? Not before it has claimed it.
+
+        While the store is away each process sends its own.
+        """
+        if self.is_away or self.names.is_mine(name, now):
+            return True
+        if not (self.is_asked or self.is_requesting):
+            self.request_more()
+        return False
 
     def await_grant(self) -> None:
         """Something waits for it."""
@@ -183,13 +180,11 @@ class RefusalLease:
         """Does the next call concern the host?"""
         if self.is_requesting:
             return False
-        if self.is_asked:
+        if self.is_asked or (self.has_news and now >= self.reported_at + REPORT_S):
             return True
-        if self.left > 0 and (now >= self.until - LEASE_S + EXTEND_S or not self.is_used(now)):
-            return True
-        if self.has_news and now >= self.reported_at + REPORT_S:
-            return True
-        return self.left < 1 and now >= self.retry_at and self.is_used(now)
+        if self.left < 1:
+            return now >= self.retry_at and self.is_used(now)
+        return now >= self.until - LEASE_S + EXTEND_S or not self.is_used(now)
 
     @property
     def has_news(self) -> bool:
@@ -256,7 +251,7 @@ class RefusalLeases:
         if not is_wanted:
             lease.left = 0  # not used from here on
         lease.is_asked, lease.is_requesting, lease.wants_more = False, True, is_wanted
-        lease.asked_at, lease.sent = now, len(lease.unreported)
+        lease.sent = len(lease.unreported)
         took = max((user.hour_took for user in lease.users), default=0)
         return RefusalReport(
             max(0, lease.left),
@@ -266,6 +261,7 @@ class RefusalLeases:
             lease.noted,
             [NotedRefusals(now - at, account) for at, account in lease.unreported],
             tolerance.to_record(now, took),
+            lease.names.report(now, is_wanted=is_wanted),
         )
 
     def granted(self, host: str, grant: LeaseGrant, began: float) -> None:
@@ -279,11 +275,11 @@ class RefusalLeases:
         lease.noted += lease.sent
         lease.sent, lease.reported_at = 0, now
         self._count(lease)
-        held = lease.left
-        lease.left = grant.leased - len(lease.unreported)
         # Where no more could be had, each refusal would ask again.
-        lease.low = grant.leased // 2 if grant.leased > held else 0
+        lease.low = grant.leased // 2 if grant.leased > lease.left else 0
+        lease.left = grant.leased - len(lease.unreported)
         lease.until = began + LEASE_S
+        lease.names.granted(grant.names_elsewhere, began)
         lease.tolerance.learn(grant.learned, now)
         elsewhere = [(now - each.age_s, each.account, each.count) for each in grant.elsewhere]
         lease.tolerance.refused_elsewhere(lease.own_within_hour(now), elsewhere, now)
@@ -296,13 +292,11 @@ class RefusalLeases:
     def _judge(self, lease: RefusalLease, grant: LeaseGrant, now: float) -> None:
         """Is it refused what it asked for, or does it wait?"""
         lease.is_contested, lease.retry_at = grant.is_contested, inf
-        if lease.left >= 1:
+        # Where nothing was asked for, what comes next asks first.
+        if lease.left >= 1 or not (lease.is_asked or lease.wants_more):
             lease.is_denied, lease.contested_since = False, inf
             return
         if lease.is_asked:
-            return
-        if not lease.wants_more:  # nothing was asked for: what comes next asks first
-            lease.is_denied, lease.contested_since = False, inf
             return
         if grant.leased:  # used up meanwhile
             lease.request_more()

@@ -8,6 +8,7 @@ from ..catchall import (
     deciding_rule,
 )
 from ..controls import CHANGED_RULE, Treatment
+from ..leases.name_claims import ELSEWHERE_S
 from ..tolerance.limits import Kind
 from .pool import Pool
 
@@ -22,6 +23,8 @@ def settle_awaiting(
         pool.probes.observer.budget_lacking(budget.label, random=True)
     for probe in pool.domains.learn(domain, acceptance, now, in_time=in_time):
         rule = deciding_rule(acceptance, probe.rule)
+        if acceptance is Acceptance.ELSEWHERE:
+            probe.retry_after(ELSEWHERE_S)
         if acceptance is Acceptance.UNASKED and not probe.settled:
             kind = Kind.NAME if probe.deferred_start else Kind.LONE_NAME
             wait_s = budget.next_room_s(kind, probe.asker, now, probe.patience_s)
@@ -63,18 +66,16 @@ def repeat_test(pool: Pool, domain: DomainAcceptance) -> None:
     while (again := domain.pop_carrier()) is not None:
         its_pool: Pool = again.pool  # pools of one host share its domains
         domain.begin_test()  # if it is settled instead, the next one follows here
-        if again.deferred_start or again.deadline - pool.now() > half_s:
-            its_pool.waiting.requeue(again)
-        else:  # time is short: addresses that were not sent yet go first
-            its_pool.waiting.requeue(again, last=True)
+        # If time is short, addresses that were not sent yet go first.
+        is_short = not again.deferred_start and again.deadline - pool.now() <= half_s
+        its_pool.waiting.requeue(again, last=is_short)
         domain.withdraw_test()
         if not again.settled:
             if its_pool is not pool:
                 its_pool.staff()
             return
-    has_changed = pool.controls.has_changed(pool.now())
+    outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
+    if pool.controls.has_changed(pool.now()):
+        outcome, rule = Outcome.HOST_CHANGED, CHANGED_RULE
     for probe in domain.pop_awaiting():
-        if has_changed:
-            pool.settle(probe, Outcome.HOST_CHANGED, CHANGED_RULE)
-        else:
-            pool.settle(probe, Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED)
+        pool.settle(probe, outcome, rule)

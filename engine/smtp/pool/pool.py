@@ -229,7 +229,7 @@ class Pool:
                 self.behind = probe.behind
                 waiting.join(probe.asker, probe)
         if self.budget.lease is not None and waiting.count:
-            self.budget.lease.want(self)
+            self.budget.lease.want(self, domain.key if domain.needs_test(now) else "")
         self._staff_waiting()
 
     @property
@@ -252,6 +252,7 @@ class Pool:
     def refusals_leased(self, hour_took: int) -> None:
         """The lease of the host's refusals has changed: what waits may be sent, or is turned away."""
         self.controls.trust(hour_took)
+        self.wake_testers()
         self._staff_waiting()
         self.turn.mark_freed(self)
         self.turn.run()

@@ -34,6 +34,11 @@ class CatchAllTest:
         return Kind.NAME if several else Kind.LONE_NAME
 
     @property
+    def is_of_lists(self) -> bool:
+        """Do only lists wait for it?"""
+        return self.deferred_start and all(probe.deferred_start for probe in self.domain.awaiting)
+
+    @property
     def domain_here(self) -> DomainAcceptance:
         """As a probe has it."""
         return self.domain

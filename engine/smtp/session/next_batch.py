@@ -74,7 +74,7 @@ class NextBatch:
         if self._confirmation.verdicts and (control := self._due_control(now)) is not None:
             return [control]
         if self.tests:
-            self._drop_needless_tests()
+            self._drop_needless_tests(now)
         if not self.tests and not host.waiting.count:
             return []
         if now >= limits.of_host.until:
@@ -103,7 +103,7 @@ class NextBatch:
 
     def pick_tests(self, now: float) -> list[PendingProbe]:
         """The tests that are due, as far as the session may send them; the others stay."""
-        self._drop_needless_tests()
+        self._drop_needless_tests(now)
         asked: list[PendingProbe] = []
         if self._host.refuses_too_late:
             self._end_tests(self.tests)
@@ -261,7 +261,14 @@ class NextBatch:
                     return False
                 case Growth.NOT:
                     return None
-        return True
+        return isinstance(asked, Probe) or self._is_ours(asked, now)
+
+    def _is_ours(self, test: CatchAllTest, now: float) -> bool:
+        """Is no other process to send this name, too? Only lists wait until that is known."""
+        budget = self._host.budget
+        if budget.lease is None or not test.is_of_lists or budget.has_plenty(1, now):
+            return True
+        return budget.lease.may_name(test.domain.key, now)
 
     def _can_prove(self, asked: Probe | CatchAllTest, now: float) -> bool:
         may_send = self._limits.may_send_control(accepted=True)
@@ -313,12 +320,18 @@ class NextBatch:
         ]
         return bool(clocks) and PRESSED_SHARE * (min(clocks) - now) < self._host.work_with_tests_s()
 
-    def _drop_needless_tests(self) -> None:
-        """A listed address has answered what these were to find out."""
+    def _drop_needless_tests(self, now: float) -> None:
+        """A listed address has answered what these were to find out, or another process asks it."""
         if self.tests and not all(test.domain.testing for test in self.tests):
             self.tests = deque(test for test in self.tests if test.domain.testing)
+        if (lease := self._host.budget.lease) is not None:
+            of_lists = [test for test in self.tests if test.is_of_lists]
+            elsewhere = [test for test in of_lists if not lease.names.want(test.domain.key, now)]
+            self._end_tests(elsewhere, Acceptance.ELSEWHERE)
 
-    def _end_tests(self, tests: Iterable[CatchAllTest]) -> None:
+    def _end_tests(
+        self, tests: Iterable[CatchAllTest], why: Acceptance = Acceptance.UNASKED
+    ) -> None:
         """The host would not refuse a random address in time, or tolerates none at the moment.
 
         What was accepted stays untested; a later pass of a list asks again, and waits longer.
@@ -327,7 +340,7 @@ class NextBatch:
         self.tests = deque(test for test in self.tests if test not in ended)
         for test in ended:
             if test.domain.testing:
-                self._emit(TestEnded(test.domain, Acceptance.UNASKED))
+                self._emit(TestEnded(test.domain, why))
 
     def _add_tests(self, asked: list[PendingProbe], room: int, now: float, *, soon: bool) -> None:
         """If nothing else waits, or `soon`: append the tests that are due, and those of requests' domains."""
@@ -359,7 +372,9 @@ class NextBatch:
         """May this random name be sent beside so many others?"""
         patience_s = test.patience_s
         budget = self._host.budget
-        return budget.room_for_name(test.kind, test.asker, now, patience_s) > besides
+        return budget.room_for_name(
+            test.kind, test.asker, now, patience_s
+        ) > besides and self._is_ours(test, now)
 
     def add_test(self, probe: Probe) -> None:
         """A random address of this probe's domain, and of its shape, is due."""

@@ -19,6 +19,7 @@ from mailprobe.engine.smtp.leases.ledger import (
     NotedRefusals,
     RefusalReport,
 )
+from mailprobe.engine.smtp.leases.name_claims import CLAIM_S, ELSEWHERE_S
 from mailprobe.engine.smtp.leases.refusal_leases import KEEP_S, LATER_S, LEASE_S, REPORT_S, TICK_S
 from mailprobe.engine.smtp.tolerance.host import RETRY_S
 from mailprobe.engine.smtp.tolerance.limits import HOUR_S
@@ -35,8 +36,9 @@ def granting(leased: int, **more: Any) -> Answer:
     record = more.pop("learned", HostRecord())
     elsewhere = more.pop("elsewhere", ())
     is_contested = more.pop("is_contested", False)
+    elsewhere_names = more.pop("names_elsewhere", ())
     return lambda report: LeaseGrant(
-        leased if report.is_wanted else 0, elsewhere, record, is_contested
+        leased if report.is_wanted else 0, elsewhere, record, is_contested, elsewhere_names
     )
 
 
@@ -328,3 +330,69 @@ async def test_a_host_that_takes_much_gets_whole_batches_for_one_refusal(
         verdicts = await verify(engine, *at_shop(*names), deferred_start=True)
         assert {verdict.status for verdict in verdicts} == {"deliverable"}
         assert trio.current_time() - began < 0.1 * len(names) / 8
+
+
+def names_sent(host: MailHost) -> int:
+    """Random names: recipients that are nobody of the host's."""
+    known = {*STAFF, "postmaster"}
+    return sum(each.partition("@")[0] not in known for each in host.record.recipients)
+
+
+async def test_the_first_call_names_the_domain_that_is_to_be_tested(autojump_clock: object):
+    """So the random name of a host with one domain costs no call of its own."""
+    host, ledger = new_host(), Ledger(granting(4))
+    async with office(ledger, host) as engine:
+        (verdict,) = await verify(engine, *at_shop("annalee"), deferred_start=True)
+        assert (verdict.confidence, names_sent(host)) == (0.97, 1)
+        assert list(ledger.reports[0][2].names) == ["shop.test"]
+        await trio.sleep(KEEP_S + 2 * REPORT_S)
+        assert not ledger.last.names  # given back with the lease
+        assert sum(report.is_wanted for _, _, report in ledger.reports) == 1
+
+
+async def list_answers(engine: Engine, *names: str) -> list[tuple[float, str, float | None]]:
+    """Confidence, reason and wait of the answers to a list."""
+    async with open_answers(
+        engine, at_shop(*names), account="me", deferred_start=True, patience_s=HOUR_S
+    ) as answers:
+        found = [answer async for answer in answers]
+    return [(each.verdict.confidence, each.cause.reason, each.retry_s) for each in found]
+
+
+async def test_a_list_waits_for_the_name_that_another_process_sends(autojump_clock: object):
+    """Each of its rows is told when to ask again, also those that are accepted later."""
+    host, ledger = new_host(latency_s=0.05), Ledger(granting(4, names_elsewhere=["shop.test"]))
+    async with office(ledger, host) as engine:
+        waiting = (0.90, "untested", ELSEWHERE_S)
+        assert await list_answers(engine, *STAFF) == [waiting] * len(STAFF)
+        assert names_sent(host) == 0
+        ledger.answer = granting(4)
+        await trio.sleep(CLAIM_S)
+        assert await list_answers(engine, *STAFF) == [(0.97, "accepted", None)] * len(STAFF)
+        assert names_sent(host) == 1
+
+
+async def test_a_request_does_not_wait_for_the_name_of_another_process(autojump_clock: object):
+    host, ledger = new_host(), Ledger(granting(4, names_elsewhere=["shop.test"]))
+    async with office(ledger, host) as engine:
+        began = trio.current_time()
+        (verdict,) = await verify(engine, *at_shop("annalee"))
+        assert (verdict.confidence, names_sent(host)) == (0.97, 1)
+        assert trio.current_time() - began < 1
+
+
+async def test_while_the_ledger_does_not_answer_what_was_leased_is_sent(autojump_clock: object):
+    """Also the random name of a domain that no call could claim."""
+    host, ledger = new_host(), Ledger(granting(4))
+    async with open_fake_network() as network, trio.open_nursery() as nursery:
+        for domain in ("shop.test", "mill.test"):
+            network.add(domain, host, mx=HOST)
+        async with leased_engine(network, ledger) as engine:
+            nursery.start_soon(ledger.run)
+            for domain in ("shop.test", "mill.test"):
+                (verdict,) = await verify(engine, f"annalee@{domain}", deferred_start=True)
+                assert verdict.confidence == 0.97
+                ledger.answer = lambda report: None
+            assert list(ledger.last.names) == ["shop.test", "mill.test"]
+            assert names_sent(host) == 2
+        nursery.cancel_scope.cancel()

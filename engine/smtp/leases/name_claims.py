@@ -1,0 +1,47 @@
+"""Random names of one host's domains, as processes share them: one sends a domain's, lists elsewhere wait.
+
+A claim goes with the call that leases refusals. It ends with a call that does not name it, and
+CLAIM_S after the last one that did, so a dead process blocks nobody for longer. By then the others
+have the answer, or one of them sends a name of its own.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+
+CLAIM_S = 5.0  # an answer reaches the others within two seconds
+ELSEWHERE_S = 3.0  # so long a list's rows wait for the answer to a name of another process
+CLAIMS_MAX = 16  # in one call
+
+
+@dataclass(slots=True, eq=False)
+class NameClaims:
+    """The names that this process wants to send, may send, and leaves to others.
+
+    Each is the key of its domain, with the instant until which that holds, on the caller's clock.
+    """
+
+    _wanted: dict[str, float] = field(default_factory=dict)
+    _reported: list[str] = field(default_factory=list)  # by the call under way
+    _mine: dict[str, float] = field(default_factory=dict)
+    _elsewhere: dict[str, float] = field(default_factory=dict)
+
+    def want(self, name: str, now: float) -> bool:
+        """It is to be sent as soon as it may be. Returns False if another process sends it."""
+        self._wanted[name] = now + CLAIM_S
+        return now >= self._elsewhere.get(name, -inf)
+
+    def is_mine(self, name: str, now: float) -> bool:
+        return now < self._mine.get(name, -inf)
+
+    def report(self, now: float, *, is_wanted: bool) -> list[str]:
+        """What the call names; nothing if the host is not wanted any more."""
+        self._wanted = {name: until for name, until in self._wanted.items() if until > now}
+        self._reported = list(self._wanted)[:CLAIMS_MAX] if is_wanted else []
+        return self._reported
+
+    def granted(self, elsewhere: Iterable[str], began: float) -> None:
+        """The call that `began` then was answered: others send these."""
+        until = began + CLAIM_S
+        self._elsewhere = dict.fromkeys(elsewhere, until)
+        self._mine = dict.fromkeys(set(self._reported) - self._elsewhere.keys(), until)
