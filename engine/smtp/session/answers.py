@@ -92,7 +92,7 @@ class RecipientReplies:
         if code < 300:
             reading = ACCEPTED
             domain: DomainAcceptance = probe.domain_here
-            if domain.acceptance is None or now >= domain.known_until:
+            if domain.acceptance in (None, Acceptance.UNASKED) or now >= domain.known_until:
                 return None
             outcome = domain.acceptance.outcome
             rule = reading.rule
@@ -259,7 +259,8 @@ class RecipientReplies:
         if known is None:  # it may confirm that listed addresses are refused here
             self._confirmation.accepted_untested(probe, now)
             known = domain.known(now)
-        if known is not None:
+        # A list's row waits like the one for which the name found no room a moment ago.
+        if known is not None and not (known is Acceptance.UNASKED and probe.deferred_start):
             if probe.notes is not None:
                 probe.notes.cached.append("catch_all")
             self._conclude(probe, known.outcome, deciding_rule(known, reading.rule))

@@ -476,3 +476,18 @@ async def test_an_accepted_address_is_known_without_its_random_name_if_another_w
         async with open_checked_engine(network) as engine:
             found = await ask_list(engine, texts, patience_s=2 * HOUR_S)
     assert found.statuses() == {"deliverable": 60}
+
+
+async def test_an_accepted_row_whose_random_name_finds_no_room_waits_like_the_first(autojump_clock):
+    """Also one that is accepted within a second of another of its domain."""
+    host = replace(defended_host("kerio", "mx.shop.test"), latency_s=0.02)
+    async with open_fake_network() as network, open_checked_engine(network) as engine:
+        texts = []
+        for number in range(10):
+            network.add(f"shop{number}.test", host, mx="mx.shop.test")
+            texts += [f"known{each}@shop{number}.test" for each in range(10)]
+        random.Random(0).shuffle(texts)
+        results = await ask_list(engine, texts, passes=1)
+    untested = [each for each in results.answers.values() if each.verdict.confidence == 0.9]
+    assert len(untested) > 50
+    assert all(each.retry_s is not None for each in untested)
