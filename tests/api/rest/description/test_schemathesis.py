@@ -18,6 +18,9 @@ from tests.api.service_process import Credentials, make_place, running
 from tests.warm_lab import start_lab
 
 EXAMPLES_MAX = 10  # of an operation; fewer may miss all that is accepted; one round, so that every machine tries the same
+UNICODE_TABLES = (
+    Path(__file__).parents[4] / ".hypothesis"
+)  # made once; they were a fifth of a round
 PATIENCE_S = 600.0  # a round takes half a minute, on a busy machine many times that
 
 # wide limits, so that few requests are refused; test_edges.py tests the limits
@@ -156,7 +159,7 @@ def run_schemathesis(
     return subprocess.run(
         [sys.executable, "-m", "schemathesis.cli", "--no-color", *words],
         cwd=path,
-        env={**os.environ, "NO_PROXY": "*"},
+        env={**os.environ, "NO_PROXY": "*", "HYPOTHESIS_STORAGE_DIRECTORY": str(UNICODE_TABLES)},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
