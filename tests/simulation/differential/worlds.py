@@ -200,9 +200,13 @@ def seeded_names(rng: random.Random) -> Iterator[None]:
         yield
 
 
+def is_explained(seed: int) -> bool:
+    """Whether a world's answers are, unless its player says otherwise: in every second one."""
+    return seed % 2 == 1
+
+
 def run_world(kind: str, seed: int, *, explain: bool | None = None) -> WorldEnd:
-    """By default the answers are explained in every second world."""
-    explain = seed % 2 == 1 if explain is None else explain
+    explain = is_explained(seed) if explain is None else explain
     with scheduled_in_order(), seeded_names(random.Random(f"names/{kind}/{seed}")):
         clock = trio.testing.MockClock(autojump_threshold=0)
         return trio.run(_run, kind, seed, explain, clock=clock)
