@@ -6,10 +6,12 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from trio.testing import MockClock
+from xdist.scheduler import LoadScopeScheduling
 
 from mailprobe.api.gc_tuning import COMMAND_COLLECT_AFTER, collector_paused, tune_collector
 from tests.compiled_once import share_compiled
@@ -24,11 +26,6 @@ settings.load_profile("patient")
 LONGEST_FIRST = (
     "tests/api/rest/description/test_schemathesis.py",
     "tests/test_architecture.py",
-    "tests/test_dependencies.py",
-    "tests/test_layers.py",
-    "tests/test_names.py",
-    "tests/test_private_names.py",
-    "tests/test_state_owners.py",
     "tests/simulation/test_sequences.py",
     "tests/engine/smtp/test_cancellation.py",
     "tests/api/cli/lists/test_update.py",
@@ -74,6 +71,19 @@ LONGEST_FIRST = (
     "tests/api/quota/test_killed_between_writes.py",
 )
 
+# One process takes all of these. Each parses most of our sources, 360 MB of syntax trees, and a
+# process parses a file once.
+SYNTAX_RULES = frozenset(
+    [
+        "tests/test_architecture.py",
+        "tests/test_dependencies.py",
+        "tests/test_layers.py",
+        "tests/test_names.py",
+        "tests/test_private_names.py",
+        "tests/test_state_owners.py",
+    ]
+)
+
 
 IN_MEMORY = "/dev/shm"  # files of Linux' shared memory
 IN_MEMORY_MIN = 2 << 30  # a run leaves 160 MB; a container's shared memory may be 64 MB in all
@@ -97,6 +107,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     place = {name: number for number, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: place.get(item.nodeid.partition("::")[0], len(place)))
+
+
+class _ByFile(LoadScopeScheduling):  # type: ignore[misc]
+    """One process has all tests of a file, and all of SYNTAX_RULES."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "syntax rules" if file in SYNTAX_RULES else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFile | None:
+    return _ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

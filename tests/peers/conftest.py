@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling
 
 from mailprobe.bench.lab import Lab
 from mailprobe.bench.world.zone import Zone
