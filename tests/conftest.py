@@ -13,7 +13,7 @@ from hypothesis import settings
 from trio.testing import MockClock
 from xdist.scheduler import LoadScopeScheduling
 
-from mailprobe.api.gc_tuning import COMMAND_COLLECT_AFTER, collector_paused, tune_collector
+from mailprobe.api.gc_tuning import collector_paused, tune_collector
 from tests.compiled_once import share_compiled
 from tests.seeds import ALL
 
@@ -84,6 +84,9 @@ SYNTAX_RULES = frozenset(
     ]
 )
 
+COLLECT_AFTER = (
+    200_000  # new containers: at most 75 MB; after 50,000 each it takes 3 % of the time more
+)
 
 IN_MEMORY = "/dev/shm"  # files of Linux' shared memory
 IN_MEMORY_MIN = 2 << 30  # a run leaves 160 MB; a container's shared memory may be 64 MB in all
@@ -131,7 +134,7 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_collection_finish() -> None:
     """Thousands of tests stay to the end: to look for cycles among them takes 8 % of the time."""
-    tune_collector(COMMAND_COLLECT_AFTER)
+    tune_collector(COLLECT_AFTER)
 
 
 @pytest.hookimpl(tryfirst=True)
