@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.api.cli.test_clean import ROOT, names_in, rows_of
+from tests.api.service_process import COMMAND, WARM_COMMAND
+from tests.warm_process import WarmProcess
 
 
 @pytest.fixture
@@ -23,15 +24,16 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(place: Path, *options: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
-        [sys.executable, "-c", f"from mailprobe.api.cli import main; main({['demo', *options]})"],
+def start(place: Path, *options: str, warm: bool = True) -> "subprocess.Popen[str]":
+    """Start the demo; not `warm` it has its own interpreter, as a user's has."""
+    popen, command = (WarmProcess, [WARM_COMMAND]) if warm else (subprocess.Popen, COMMAND)
+    return popen(
+        [*command, "demo", *options],
         cwd=place,
         env={**os.environ, "PYTHONPATH": str(ROOT), "MAILPROBE_SMTP_PORT": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # inherited
     )
 
 
@@ -45,7 +47,7 @@ def processes_in(place: Path) -> Iterator[Path]:
 
 
 def test_the_demo_cleans_the_example_and_stops_all_it_started(place: Path) -> None:
-    with start(place) as process:
+    with start(place, warm=False) as process:
         out, err = process.communicate()
     assert process.returncode == 0, err
     for words in ("300 rows", "deliverable", "Keep", "GREEN_LIGHT"):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import openpyxl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,6 +66,8 @@ def check_whole(octets: bytes) -> None:
 
 def rows_of(path: Path) -> list[list[Any]]:
     """The cells as calamine reads them; openpyxl has to find as many addresses."""
+    import openpyxl  # 0.3 s, which every process would take to collect this file
+
     octets = path.read_bytes()
     check_whole(octets)
     cells = cells_of(octets)
