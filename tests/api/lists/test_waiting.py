@@ -146,7 +146,7 @@ async def test_a_list_that_was_resumed_has_its_whole_patience_again(
         assert (await shop.request("POST", f"{LISTS}/{list_id}/pause")).status == 200
         paused = await shown(shop, list_id)
         assert (paused["stage"], paused["waits_for"]) == (None, [])
-        await trio.sleep(2 * PATIENCE_S)
+        await trio.sleep(PATIENCE_S + 600)
         await shop.request("POST", f"{LISTS}/{list_id}/resume")
         await done(shop, list_id, within_s=4 * 3600)
         assert (await check_whole(shop, list_id))["host_budget"] == 0
