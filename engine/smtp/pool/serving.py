@@ -15,14 +15,13 @@ from ..host_policy import start_tls
 from ..replies.rules import Step
 from ..session import effects as made
 from ..session.effects import BatchDone, Effect, HeldBack, Idle, RecipientRead, Settled
-from ..session.exchange import NOW
 from ..session.failure_causes import (
     CONNECTION_ERRORS,
     Rerouted,
     cause_of,
     refused_command,
 )
-from ..session.session import SmtpSession
+from ..session.session import NOW, SmtpSession
 from ..wire import ConnectionLost, Overdue
 from .catchall_tests import repeat_test, settle_awaiting
 from .host import ConnectionEgress

@@ -11,7 +11,7 @@ A session is late while its oldest unanswered recipient takes much longer than u
 tarpit. The recipients behind it are then sent on other connections as well.
 
 Nothing waits here: `receive()` processes what has come and returns until when to wait for more,
-NOW if another step follows at once, or None if the batch is over.
+or None if the batch is over.
 """
 
 from collections import deque
@@ -54,7 +54,6 @@ from .recipient_limits import SessionLimits
 from .recorder import SessionRecorder
 from .transaction import Transaction
 
-NOW = 0.0  # instead of a time to wait until
 REROUTE_CHECK_S = 0.02  # between two checks whether others need a late session's place
 
 
@@ -74,7 +73,7 @@ class BatchExchange:
             "failures",
             "is_late",
         ),
-        *("is_answered", "limits", "proof", "recorder", "tenure", "transaction"),
+        *("limits", "proof", "recorder", "tenure", "transaction"),
     )
 
     def __init__(
@@ -108,7 +107,6 @@ class BatchExchange:
         self.batches = 0
         self.is_late = False  # the oldest unanswered recipient takes much longer than usual
         self.error: Exception | None = None  # that ended the connection
-        self.is_answered = False  # the next batch is to be sent
         self._opening: deque[Command] = deque()  # RSET and MAIL, as far as they are unanswered
 
     @property
@@ -117,18 +115,20 @@ class BatchExchange:
 
     # -- sending -------------------------------------------------------------------------------
 
-    def send(self, asked: list[PendingProbe]) -> float:
-        """Send a batch of these, in a new transaction if they need one; returns as receive()."""
-        batch = self._begin(asked, in_transaction=False)
+    def send(self, asked: list[PendingProbe], *, opens: bool) -> float:
+        """Send a batch of these. `opens`: in a new transaction. Returns as receive()."""
+        conversation = self._conversation
+        batch = self._begin(asked, in_transaction=not opens)
+        if not opens:
+            conversation.send(*batch.recipients)
+            return conversation.deadline(batch.until, self._host.times.late_s)
         opening = self.transaction.open(asked)
         self._opening.extend(opening)
         if batch.pipelined:
-            self._conversation.send(*opening, *batch.recipients)
-        elif opening:
-            self._conversation.send(opening[0])
-        if opening:
-            return self._conversation.deadline(batch.until)
-        return self._opened(batch)
+            conversation.send(*opening, *batch.recipients)
+        else:
+            conversation.send(opening[0])
+        return conversation.deadline(batch.until)
 
     def _opened(self, batch: RecipientBatch) -> float:
         """The replies to RSET and MAIL are there."""
@@ -217,39 +217,10 @@ class BatchExchange:
             objection = self._host.read(Step.MAIL, reply)
             batch.refuse(refused_command(turn, objection), objection)
 
-    def send_next(self) -> float | None:
-        """Send the next batch in this transaction, if there is one; returns as receive().
-
-        Held verdicts are proven first if necessary, otherwise while the session idles.
-        """
-        now, self.is_answered = self._conversation.now, False
-        host, proof = self._host, self.proof
-        if proof.held.verdicts and (
-            proof.is_suspect
-            or host.times.distrusted
-            or host.times.slow_to_answer
-            or now >= proof.held.until
-        ):
-            return proof.begin_quiet()
-        if self.next_batch.again or not self.tenure.may_continue(now):
-            return None
-        asked = self.next_batch.pick(now)
-        if not asked:
-            return None
-        if self.transaction.must_open(asked):
-            self.next_batch.open_next(asked)
-            return None
-        batch = self._begin(asked, in_transaction=True)
-        self._conversation.send(*batch.recipients)
-        return self._conversation.deadline(batch.until, host.times.late_s)
-
     # -- receiving -----------------------------------------------------------------------------
 
     def receive(self) -> float | None:
-        """Process the replies received. Returns until when to wait for more, or None at the end.
-
-        NOW if all have come: then send_next() follows, once the effects are applied.
-        """
+        """Process the replies received. Returns until when to wait for more, or None at the end."""
         batch, conversation = self.batch, self._conversation
         if self.proof.quiet_until:
             return self._await_quiet()
@@ -394,8 +365,7 @@ class BatchExchange:
         gaps, began, first_at = batch.place - 1, batch.began, batch.first_at
         gap_s = (batch.last_at - first_at) / gaps if gaps > 0 else -1.0
         self._emit(BatchDone(batch.last_at - began, gap_s, first_at - began))
-        self.is_answered = True
-        return NOW
+        return None
 
     def _await_quiet(self) -> float | None:
         batch = self.batch
@@ -403,18 +373,10 @@ class BatchExchange:
         if until is not None:
             return until
         self.settle_proven()
-        if batch.exchanges:
-            self._process(batch, batch.pop_all())
-            return self._end_batch(batch)
-        self.is_answered = True
-        return NOW
-
-    def while_silent(self) -> float | None:
-        """Until when to stay silent, or None at the end: then what is held is proven."""
-        until = self.proof.silent_until(self.batch)
-        if until is None:
-            self.settle_proven()
-        return until
+        if not batch.exchanges:
+            return None
+        self._process(batch, batch.pop_all())
+        return self._end_batch(batch)
 
     def settle_proven(self) -> None:
         """The pairing is proven: settle the held verdicts."""

@@ -411,16 +411,9 @@ class NextBatch:
         """It was refused for the terms: it is sent again, on others."""
         self.again.append(asked)
 
-    def send_next(self, asked: list[PendingProbe]) -> None:
-        """These were picked, and need another transaction than the one under way."""
+    def set_aside(self, asked: list[PendingProbe]) -> None:
+        """These need another transaction, before which the held verdicts are proven."""
         self._next = asked
-
-    def open_next(self, asked: list[PendingProbe]) -> None:
-        """These need another transaction: send them next, or hand them back if none is left."""
-        if self._transaction.may_open(asked):
-            self._next = asked
-        else:
-            self.return_unsent(asked)
 
     def pop_next(self) -> list[PendingProbe]:
         if not self._next:
@@ -505,7 +498,6 @@ class Tenure:
             limits.left_here(self._conversation.now) <= 0
             or limits.recipients
             >= RECIPIENTS_MAX - (not self._next_batch.tests)  # the last is a test's
-            or not self._conversation.usable
         )
 
     def may_continue(self, now: float) -> bool:

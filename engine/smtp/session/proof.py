@@ -181,6 +181,12 @@ class Proof:
 
     # -- the silence ---------------------------------------------------------------------------
 
+    def is_due(self, now: float) -> bool:
+        """Must the held verdicts be proven before more is sent?"""
+        times = self._host.times
+        distrusts = self.is_suspect or times.distrusted or times.slow_to_answer
+        return distrusts or now >= self.held.until
+
     def begin_quiet(self) -> float:
         """Say nothing for a moment: a surplus reply would come now.
 

@@ -8,14 +8,13 @@ that the host demands, and the end. `mailprobe.engine.smtp.pool.serving` waits, 
 """
 
 from collections.abc import Callable
-from functools import partial
 
 from ..probe import Cause, Probe
 from ..replies.rules import Step
 from ..wire import ClosedUnasked, Conversation, RemoteProtocolError, Stage
 from .batch import CatchAllTest, PendingProbe, RecipientBatch
 from .effects import Busy, Effect, Idle, SessionFailed
-from .exchange import NOW, BatchExchange
+from .exchange import BatchExchange
 from .failure_causes import (
     CONNECTION_ERRORS,
     cause_of,
@@ -27,6 +26,7 @@ from .host import SessionHost
 
 IDLE_S = 3.0  # Postfix keeps a connection for reuse 2 s; a list comes back within 3
 CONTROL_CHECK_S = 0.02  # until a control that is due but cannot be sent yet is looked at again
+NOW = 0.0  # instead of a time to wait until: another step follows
 BY_TASK = -1.0  # instead of a time to wait until: the session is over, or TLS is to be started
 
 
@@ -74,8 +74,8 @@ class SmtpSession:
 
     @property
     def is_spent(self) -> bool:
-        """Has it served as many recipients as it may?"""
-        return self.exchange.tenure.spent
+        """Can it serve no more recipients?"""
+        return self.exchange.tenure.spent or not self.conversation.usable
 
     @property
     def recipients(self) -> int:
@@ -107,21 +107,21 @@ class SmtpSession:
         Returns until when to wait: NOW if another step follows once the effects are applied, and
         BY_TASK if there is nothing to wait for.
         """
-        exchange = self.exchange
         try:
-            until = exchange.send_next() if exchange.is_answered else self._state()
+            until = self._state()
         except CONNECTION_ERRORS as error:
             return self.fail(error)
         if until is None:
-            self._state, self.takes_more = self._choose, False
+            self._state = self._choose
+            self.takes_more = self.takes_more and self.exchange.batch.refusal is None
             return NOW
         return until
 
     def fail(self, error: Exception) -> float:
         """The connection failed with one of CONNECTION_ERRORS. Returns as react()."""
         self.exchange.connection_failed(error)
-        self._state, self.takes_more = self._choose, False
-        return NOW
+        self.takes_more = False
+        return self._then(self._choose)
 
     def _then(self, step: Callable[[], float | None]) -> float:
         """This step follows once the effects are applied."""
@@ -129,55 +129,61 @@ class SmtpSession:
         return NOW
 
     def _choose(self) -> float | None:
-        """Nothing is unanswered: what is sent next, if anything?"""
-        exchange, tenure = self.exchange, self.exchange.tenure
-        if self._ends or not tenure.may_continue(self.conversation.now) or tenure.spent:
+        """Nothing is unanswered: what is sent next, if anything?
+
+        Held verdicts are proven first if necessary, otherwise while the session idles.
+        """
+        was_answered = self.takes_more
+        exchange, conversation, self.takes_more = self.exchange, self.conversation, False
+        next_batch, transaction, now = exchange.next_batch, exchange.transaction, conversation.now
+        holds = bool(exchange.proof.held.verdicts)
+        if holds and exchange.proof.is_due(now):
+            self.takes_more = True
+            return self._prove()
+        if not (conversation.usable and exchange.tenure.may_continue(now)):
             return self._finish()
-        if self.wants_tls:
-            return self._prove() if self._must_prove else BY_TASK
+        if not was_answered and (self._ends or exchange.tenure.spent):
+            return self._finish()
+        if conversation.offer.starttls and (exchange.answers.tls_wanted or self.host.terms.tls):
+            return self._prove() if holds else BY_TASK
         if exchange.limits.held:  # left only by a batch that was not answered to its end
             exchange.settle_limited()
-        if exchange.next_batch.again:
-            exchange.next_batch.requeue_again()
-        return self._then(self._pick) if self.effects else self._pick()
-
-    def _pick(self) -> float | None:
-        """Pick the recipients of the next batch; what is held may have to be proven before."""
-        exchange = self.exchange
-        next_batch, transaction = exchange.next_batch, exchange.transaction
-        asked = next_batch.pop_next()
+        if next_batch.again:
+            next_batch.requeue_again()
+        if self.effects:
+            return self._then(self._choose)
+        set_aside = next_batch.pop_next()
+        asked = set_aside or next_batch.pick(now)
         if not asked:
-            asked = next_batch.pick(self.conversation.now)
-            if asked and transaction.must_open(asked):
-                next_batch.open_next(asked)
-                asked = next_batch.pop_next()
-        if asked and self._must_prove and transaction.must_open(asked):
-            next_batch.send_next(asked)
-            return self._then(self._prove) if self.effects else self._prove()
-        return self._then(partial(self._send, asked)) if self.effects else self._send(asked)
-
-    def _send(self, asked: list[PendingProbe]) -> float | None:
-        """Send what was picked: nothing of it is left to choose."""
-        if asked:
-            self._state, self.takes_more = self.exchange.receive, True
-            return self.exchange.send(asked)
-        tenure = self.exchange.tenure
-        if tenure.is_leaving or tenure.spent:
+            # What it ended or queued again is gone after this step: others may be sent then.
+            if next_batch.has_ended_some or (was_answered and self.effects):
+                return self._then(self._choose)
+            return self._pause()
+        opens = transaction.must_open(asked)
+        if opens and not (set_aside or transaction.may_open(asked)):
+            next_batch.return_unsent(asked)
             return self._finish()
-        if self.exchange.next_batch.has_ended_some and self.host.waiting.any():
-            return self._then(self._pick)  # others came in the place of those that ended unsent
-        return self._begin_idle()
+        if opens and holds:
+            next_batch.set_aside(asked)
+            return self._prove()
+        return self._send(asked, opens=opens)
 
-    @property
-    def _must_prove(self) -> bool:
-        """Are verdicts held that are not proven?"""
-        return bool(self.exchange.proof.held.verdicts)
+    def _send(self, asked: list[PendingProbe], *, opens: bool) -> float:
+        self._state, self.takes_more = self.exchange.receive, True
+        return self.exchange.send(asked, opens=opens)
+
+    def _pause(self) -> float | None:
+        """Nothing was picked: wait for more, or end."""
+        tenure = self.exchange.tenure
+        if self._ends or tenure.is_leaving or tenure.spent:
+            return self._finish()
+        return self._begin_idle()
 
     def _prove(self) -> float | None:
         """Prove the held verdicts by a silence before the next command."""
-        self._state, self.takes_more = self.exchange.while_silent, True
+        self._state = self.exchange.receive
         until = self.exchange.proof.begin_quiet()
-        return self.exchange.while_silent() if self.conversation.unread else until
+        return self.exchange.receive() if self.conversation.unread else until
 
     # -- idle ----------------------------------------------------------------------------------
 
@@ -188,7 +194,7 @@ class SmtpSession:
         idle_s = max(IDLE_S, self.host.read_s) if exchange.next_batch.tests else IDLE_S
         self._idle_until = conversation.now + idle_s
         until = self._idle_until
-        if exchange.proof.held.verdicts:  # as _must_prove
+        if exchange.proof.held.verdicts:
             until = exchange.proof.begin_idle()
         elif exchange.confirmation.verdicts:
             until = self._idles_until()
@@ -209,7 +215,7 @@ class SmtpSession:
         if self.is_woken or not conversation.usable:
             return self._end_idle()
         now = conversation.now
-        if proof.held.verdicts:  # as _must_prove
+        if proof.held.verdicts:
             if now < proof.quiet_until:
                 return proof.quiet_until
             exchange.settle_proven()
@@ -231,12 +237,6 @@ class SmtpSession:
         return None
 
     # -- TLS -----------------------------------------------------------------------------------
-
-    @property
-    def wants_tls(self) -> bool:
-        """Is TLS to be started before anything else is sent?"""
-        wanted = self.exchange.answers.tls_wanted or self.host.terms.tls
-        return wanted and self.conversation.offer.starttls
 
     def begin_tls(self) -> RecipientBatch:
         """STARTTLS follows, as the host demands. Returns the recipients that wait for it."""
@@ -285,7 +285,7 @@ class SmtpSession:
         """It ends: prove what is held, send the tests that are due and a control, if it still can."""
         exchange, now = self.exchange, self.conversation.now
         self._ends = True
-        if self._must_prove:
+        if exchange.proof.held.verdicts:
             return self._prove()
         may_send = not (exchange.has_failed or exchange.tenure.permit_lost or self._had_control)
         asked: list[PendingProbe] = []
@@ -295,7 +295,7 @@ class SmtpSession:
                 control = exchange.next_batch.last_control(now)
                 asked, self._had_control = [] if control is None else [control], True
         if asked:
-            return self._then(partial(self._send, asked)) if self.effects else self._send(asked)
+            return self._send(asked, opens=exchange.transaction.must_open(asked))
         self._check_unasked()
         self.is_over = True
         return BY_TASK

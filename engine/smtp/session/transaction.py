@@ -65,10 +65,7 @@ class Transaction:
         return max(1, most - self._limits.in_transaction)
 
     def open(self, asked: Sequence[PendingProbe]) -> list[Command]:
-        """Begin a new transaction if these need one. Returns RSET and MAIL as needed."""
-        if not self.must_open(asked):
-            self.join(asked)
-            return []
+        """Begin a new transaction for these. Returns RSET and MAIL as needed."""
         opening = []
         if self._conversation.stage is Stage.MAIL:
             self.resets += 1

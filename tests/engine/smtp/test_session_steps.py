@@ -30,8 +30,7 @@ from mailprobe.engine.smtp.session.effects import (
     SessionFailed,
     Settled,
 )
-from mailprobe.engine.smtp.session.exchange import NOW
-from mailprobe.engine.smtp.session.session import BY_TASK, SmtpSession
+from mailprobe.engine.smtp.session.session import BY_TASK, NOW, SmtpSession
 from mailprobe.engine.smtp.tolerance.host import Tolerance
 from mailprobe.engine.smtp.tolerance.limits import RefusalLimits
 from mailprobe.engine.smtp.wire import Conversation, SmtpReply
@@ -454,7 +453,6 @@ def test_tls_is_started_by_the_task_as_soon_as_nothing_is_unanswered():
     drive = Drive("ann", offer="250-mx\r\n250 STARTTLS", knows=Acceptance.SOME)
     drive.at(0.1, b"530 5.7.0 Must issue a STARTTLS command first\r\n")
     assert drive.until == BY_TASK
-    assert drive.session.wants_tls
     assert not drive.session.is_over
     assert [asked.mailbox for asked in drive.session.begin_tls().unanswered] == ["ann@shop.test"]
 
