@@ -22,9 +22,9 @@ def assert_hosts_whole(hosts: EgressHosts) -> None:
     assert not hosts.permits.in_use
     assert hosts.tasks.count == 0
     for pool in hosts.all_pools():
-        assert pool.connections.now == 0
-        assert not pool.connections.left
-        assert not pool.sessions.open
+        assert pool.staffing.connections.now == 0
+        assert not pool.staffing.connections.left
+        assert not pool.staffing.sessions.open
         assert all(question.settled for question in pool.waiting)
     for domain in hosts.domains.records.values():
         assert not domain.testing

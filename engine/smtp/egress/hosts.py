@@ -161,7 +161,7 @@ class EgressHosts:
         patient: bool,
     ) -> Pool:
         return Pool(
-            *(addresses, name, host, self, self.settings, known, self.domains),
+            *(addresses, name, host, self, known, self.domains),
             *(self.host_memory, self._findings),
             patient=patient,
         )
@@ -210,7 +210,7 @@ class EgressHosts:
     def join(self, pool: Pool, probes: Sequence[Probe]) -> None:
         """Queue probes at one of its hosts."""
         pool.join(probes, self._now())
-        if pool.is_silent:
+        if pool.staffing.is_silent:
             self.hedges.hedge(pool, probes)
         self.permits.waits.joined(pool, probes)
 
@@ -223,7 +223,7 @@ class EgressHosts:
         for pool in list(self.all_pools()) if is_out else ():
             for probe in pool.waiting.live():
                 pool.waiting.requeue(probe, last=True)
-            pool.sessions.close_idle()
+            pool.staffing.sessions.close_idle()
 
     def connect(self, pool: Pool, permit_at: str | None) -> None:
         """Open one more connection of the pool."""
@@ -238,6 +238,6 @@ class EgressHosts:
         """Send QUIT on every connection, within `CLOSING_S`."""
         self.stop()
         for pool in self.all_pools():
-            pool.sessions.withdraw_all()
+            pool.staffing.sessions.withdraw_all()
         with trio.move_on_after(CLOSING_S):
             await self.tasks.wait()

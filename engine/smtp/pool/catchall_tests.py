@@ -35,7 +35,7 @@ def settle_awaiting(
             if probe.deferred_start and probe.asker not in accounts:
                 accounts.add(probe.asker)
                 budget.turned_away(probe.asker, now, untested=domain.name)
-        pool.settle(probe, acceptance.outcome, rule)
+        pool.probes.settle(probe, acceptance.outcome, rule)
 
 
 def refused_as_unknown(pool: Pool, domain: DomainAcceptance) -> None:
@@ -62,7 +62,7 @@ def repeat_test(pool: Pool, domain: DomainAcceptance) -> None:
     it. If none has a conversation left, all are settled as untested.
     """
     domain.withdraw_test()
-    half_s = pool.settings.probe_s / 2
+    half_s = pool.egress.settings.probe_s / 2
     while (again := domain.pop_carrier()) is not None:
         its_pool: Pool = again.pool  # pools of one host share its domains
         domain.begin_test()  # if it is settled instead, the next one follows here
@@ -78,4 +78,4 @@ def repeat_test(pool: Pool, domain: DomainAcceptance) -> None:
     if pool.controls.has_changed(pool.now()):
         outcome, rule = Outcome.HOST_CHANGED, CHANGED_RULE
     for probe in domain.pop_awaiting():
-        pool.settle(probe, outcome, rule)
+        pool.probes.settle(probe, outcome, rule)

@@ -40,7 +40,7 @@ async def greet(
     try:
         with egress.permits.holding(address):
             with trio.fail_after(pool.read_s):
-                stream = await egress.dial(address, pool.settings.smtp_port)
+                stream = await egress.dial(address, pool.egress.settings.smtp_port)
             connection = SmtpConnection(egress.open_channel(stream), pool.read_s)
             lines.append((began, True, "(connect)"))
             greeted = await _introduce(pool, egress, connection, address, lines)
@@ -80,11 +80,11 @@ async def _introduce(
             return _refused(pool, Step.BANNER, turn)
         pool.identity.recognise(" ".join(turn.reply.lines))
         step = Step.HELLO
-        await connection.send(wire.ehlo(pool.settings.helo_name))
+        await connection.send(wire.ehlo(pool.egress.settings.helo_name))
         turn = await connection.receive_reply()
         preamble += connection.conversation.lines_of(turn)
         if turn.reply.code >= 500:
-            await connection.send(wire.helo(pool.settings.helo_name))
+            await connection.send(wire.helo(pool.egress.settings.helo_name))
             turn = await connection.receive_reply()
             preamble += connection.conversation.lines_of(turn)
     except CONNECTION_ERRORS as error:
@@ -108,7 +108,7 @@ async def _start_tls(
     if not (pool.terms.tls and connection.conversation.offer.starttls):
         return None
     try:
-        refusal = await start_tls(connection, pool.settings.helo_name, preamble)
+        refusal = await start_tls(connection, pool.egress.settings.helo_name, preamble)
     except CONNECTION_ERRORS as error:
         pool.terms.tls_failed()
         return cause_of(error, Step.STARTTLS)

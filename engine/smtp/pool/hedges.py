@@ -47,11 +47,11 @@ class Hedges:
 
     def is_wanted(self, pool: Pool) -> bool:
         """May probes of a silent pool still move to this one?"""
-        return any(silent.is_silent for silent in self._silent.get(pool, ()))
+        return any(silent.staffing.is_silent for silent in self._silent.get(pool, ()))
 
     def greeted(self, pool: Pool) -> None:
         for silent in self._silent.pop(pool, ()):
-            if silent.is_silent:
+            if silent.staffing.is_silent:
                 move_equals(pool, silent, list(silent.waiting))
 
     def gave_up(self, pool: Pool) -> None:
@@ -61,9 +61,9 @@ class Hedges:
     def _connect(self, pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
         if pool is silent:
             return
-        if pool.sessions.open:
+        if pool.staffing.sessions.open:
             move_equals(pool, silent, probes)
-        elif pool.connections.now or connect_ahead(pool):
+        elif pool.staffing.connections.now or connect_ahead(pool):
             self._silent.setdefault(pool, {})[silent] = None
 
     def _look_up(self, name: str, account: str, silent: Pool) -> None:
@@ -76,7 +76,7 @@ class Hedges:
             await self._routes.addresses(name, account)
         finally:
             self._looking_up.discard(name)
-        if silent.is_silent and self._routes.cached_addresses(name) is not None:
+        if silent.staffing.is_silent and self._routes.cached_addresses(name) is not None:
             self.hedge(silent, list(silent.waiting))
             silent.turn.run()
 

@@ -40,7 +40,7 @@ class LeftConnections:
             del self._scopes[oldest]
             oldest.cancel()
         self._scopes[scope] = None
-        pool.connections.leave_one()
+        pool.staffing.connections.leave_one()
         self._start(self._wait, scope, pool, connection, address)
 
     async def _wait(
@@ -49,7 +49,7 @@ class LeftConnections:
         try:
             with scope, self._permits.holding(address):
                 # Opening takes several round trips: in that time a host that noticed would close.
-                soon_s = max(RELEASE_S, pool.openings.opening_s)
+                soon_s = max(RELEASE_S, pool.staffing.openings.opening_s)
                 noticed = await connection.ended(soon_s)
                 pool.times.late.left(noticed=noticed)
                 if not noticed:
@@ -58,7 +58,7 @@ class LeftConnections:
             with trio.CancelScope(shield=True):
                 await connection.close()
             self._scopes.pop(scope, None)
-            pool.connections.left_ended(pool.now())
+            pool.staffing.connections.left_ended(pool.now())
             self._permits.release(address)
             pool.connection_ended()
             pool.turn.mark_freed(pool)

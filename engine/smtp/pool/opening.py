@@ -73,7 +73,7 @@ class ConnectionOpener:
 
     def __init__(self, pool: Pool, egress: ConnectionEgress) -> None:
         self._pool = pool
-        self._openings = pool.openings
+        self._openings = pool.staffing.openings
         self._egress = egress
         self._now = trio.lowlevel.current_clock().current_time
 
@@ -84,7 +84,10 @@ class ConnectionOpener:
         # Within proven parallelism other connections are opened without waiting anyhow.
         if self._pool.patient:
             pass  # few connections, and none because the greeting is slow
-        elif self._pool.connections.now > self._pool.connections.proven or not self._is_served:
+        elif (
+            self._pool.staffing.connections.now > self._pool.staffing.connections.proven
+            or not self._is_served
+        ):
             hurry = _Hurry(self, self._now())
             self._egress.opening_clock.watch(hurry)
         try:
@@ -110,7 +113,7 @@ class ConnectionOpener:
     @property
     def _is_served(self) -> bool:
         """Is another connection greeted?"""
-        return bool(self._pool.sessions.open)
+        return bool(self._pool.staffing.sessions.open)
 
     async def _try_addresses(self, permit_at: str | None) -> ServedSession | None:
         """Return a session, with its permit, at the first address that answers.
@@ -129,7 +132,7 @@ class ConnectionOpener:
                     break  # the last of them to fail decides
                 if cause is not None:
                     for probe in short:
-                        self._pool.fail_over(probe, cause)
+                        self._pool.probes.fail_over(probe, cause)
             if address != permit_at:
                 known = self._egress.host_memory.address_backoff(address)
                 if known is not None and not self._pool.rest.is_outwaited(known):
@@ -180,7 +183,8 @@ class ConnectionOpener:
         if any(each.budget.answered_since(since) for each in others):
             return False
         asking = (
-            each.connections.now > 0 or each.openings.has_failed_since(since) for each in others
+            each.staffing.connections.now > 0 or each.staffing.openings.has_failed_since(since)
+            for each in others
         )
         return sum(asking) >= OTHERS_LEAST
 
@@ -188,7 +192,7 @@ class ConnectionOpener:
         """Return a session, which keeps the permit; a cause that holds for all probes; or None."""
         openings, accompanied, began = self._openings, self._is_served, self._now()
         greeted_before = openings.greeted
-        connections = self._pool.connections
+        connections = self._pool.staffing.connections
         others = connections.now > 1 or began - connections.closed_at < RELEASE_S
         lines: list[tuple[float, bool, str]] = []
         openings.dial(address)
@@ -205,7 +209,7 @@ class ConnectionOpener:
             return greeted
         openings.failed(address, self._now())
         if accompanied or self._is_served or openings.greeted > greeted_before:
-            if greeted.replied or self._pool.sessions.is_at(address):
+            if greeted.replied or self._pool.staffing.sessions.is_at(address):
                 self._host_at_limit()
             return None  # else only this address fails
         if greeted.temporary and connections.left:
@@ -227,7 +231,7 @@ class ConnectionOpener:
 
     def _host_at_limit(self) -> None:
         """The other connections go on; this one was one too many."""
-        self._pool.connections.crowded(len(self._pool.sessions.open), self._now())
+        self._pool.staffing.connections.crowded(len(self._pool.staffing.sessions.open), self._now())
 
     async def _idle_down(self) -> None:
         """Wait a moment, and open the next connection alone.
@@ -236,7 +240,7 @@ class ConnectionOpener:
         count each other. Only the reply to a lone connection tells whether the host failed.
         """
         self._openings.open_singly()
-        self._pool.connections.failed()
+        self._pool.staffing.connections.failed()
         await trio.sleep(RELEASE_S)
 
     def _addresses_in_turn(self, first: str | None) -> list[str]:
@@ -274,4 +278,4 @@ class ConnectionOpener:
                 for line in lines:
                     probe.notes.add_line(*line)
             if probe.exhausted and probe.pool is self._pool:
-                self._pool.settle(probe, cause.outcome, cause.rule)
+                self._pool.probes.settle(probe, cause.outcome, cause.rule)

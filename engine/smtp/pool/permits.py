@@ -112,12 +112,12 @@ class Permits:
         self._demand[address][pool] = None
         self._budget.request(address)
         short = self._in_use[address] >= self._limit or self._budget.short(address)
-        if not pool.connections.now:
+        if not pool.staffing.connections.now:
             self.waits.begin(pool, short=short)
         if not short:
             return  # the budget will grant it
         for other in self._pools_at[address] - {pool}:
-            other.sessions.close_idle()
+            other.staffing.sessions.close_idle()
 
     def is_needed_elsewhere(self, address: str, pool: Pool) -> bool:
         """Does another pool, or another process, wait for a permit of this address?"""
@@ -150,14 +150,14 @@ class Permits:
     def is_wanted(self, address: str) -> bool:
         """Does a host that has no connection wait for a permit of this address?"""
         return any(
-            not pool.connections.now and pool.waiting.any()
+            not pool.staffing.connections.now and pool.waiting.any()
             for pool in self._demand.get(address, ())
         )
 
     def were_lacking(self, probe: Probe, settings: EngineSettings) -> bool:
         """At the probe's deadline: had its host less than a read's time, for want of a permit?"""
         pool: Pool | None = probe.pool
-        if pool is None or (pool.connections.left and pool.pipelines is None):
+        if pool is None or (pool.staffing.connections.left and pool.pipelines is None):
             return False  # it has never greeted us: the connections that we left hold the permits
         overall_s = patience.overall_s(settings, probe.patient)
         waited_s = self.waits.lacked_s(pool, probe.deadline - overall_s)
@@ -168,7 +168,7 @@ class Permits:
         others = {
             other for address in pool.addresses for other in self._pools_at.get(address, ())
         } - {pool}
-        if not any(other.connections.now for other in others):
+        if not any(other.staffing.connections.now for other in others):
             return None
         return sum(other.times.pace.batches for other in others)
 
@@ -204,7 +204,7 @@ class Permits:
             self._over.add(address)
             over -= self._ceded[address]
             for pool in self._pools_at.get(address, ()):
-                while over > 0 and pool.sessions.close_one(address):
+                while over > 0 and pool.staffing.sessions.close_one(address):
                     self._ceded[address] += 1
                     over -= 1
         else:
@@ -221,7 +221,7 @@ class Permits:
             return
         self._revoked.add(address)
         for pool in self._pools_at.get(address, ()):
-            pool.sessions.revoke_permits(address)
+            pool.staffing.sessions.revoke_permits(address)
         for scope in list(self._scopes.get(address, ())):
             scope.cancel()
 
@@ -230,7 +230,7 @@ class Permits:
         allowed = self._limit
         if any(map(self._budget.short, pool.addresses)):
             allowed = min(allowed, max(1, sum(map(self._budget.at, pool.addresses))))
-        if pool.connections.allow(allowed):
+        if pool.staffing.connections.allow(allowed):
             self._turn.mark_freed(pool)
 
     def _cedes(self, address: str) -> bool:
@@ -251,12 +251,12 @@ class Permits:
                 self.set_demand(address, pool)
                 return
             self._demand[address].pop(pool, None)
-            if not pool.connections.now:
+            if not pool.staffing.connections.now:
                 self._acquire(address)
                 if self._adopted(pool, address):
                     continue
                 self._withdraw(address)
-            pool.staff(hurried=pool.openings.slow_greeting)
+            pool.staff(hurried=pool.staffing.openings.slow_greeting)
 
 
 @dataclass(slots=True, eq=False)

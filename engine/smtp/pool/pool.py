@@ -11,7 +11,6 @@ from typing import NamedTuple, Protocol
 
 import trio
 
-from ...observer import Observer
 from ...settings import EngineSettings
 from ...verdict import Outcome
 from .. import patience
@@ -28,20 +27,18 @@ from ..tolerance.host import Tolerance
 from ..tolerance.limits import BAN_RULE, Growth, Kind
 from ..turn import Turn
 from ..wire import Conversation, SmtpReply
-from .connections import HostConnections, HostSessions
 from .identity import HostIdentity
-from .openings import Openings
 from .queue import HostQueue
 from .refusals import RefusalMemory
 from .reply_times import VENTURED, ReplyTimes
-from .resting import HostFindings, HostRest
-from .staffing import StaffingState, backlog_s, gives_way, opening_each_s, plan
+from .resting import HostFindings, HostRest, SentOnProbes
+from .staffing import Staffing
 
 ANSWERED_AT_ONCE = 64  # probes admitted at a time while the host is backed off
 QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few probes queued in lock-step
 QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
-IN_STEP_LEAST = 2  # for each connection: one under way and the next
 TESTING_ROUNDS = 4  # of a session with tests: listed addresses, tests, QUIT, and one to spare
+IN_STEP_LEAST = 2  # for each connection: one under way and the next
 
 
 class PermitQueues(Protocol):
@@ -52,23 +49,21 @@ class PermitQueues(Protocol):
     def is_needed_elsewhere(self, address: str, pool: "Pool") -> bool: ...
 
 
-class Probes(Protocol):
+class Probes(SentOnProbes, Protocol):
     """The probes under way; implemented by probing.Probing."""
 
     rules: Rules
     operators: MailOperators
-    observer: Observer
     turn: "Turn[Pool]"
 
     def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None: ...
-    def fail_over(self, probe: Probe, cause: Cause) -> None: ...
-    def withdrawn(self, probe: Probe) -> bool: ...
 
 
 class PoolEgress(Protocol):
     """What a pool needs of its egress; implemented by egress.hosts.EgressHosts."""
 
     name: str
+    settings: EngineSettings
     closing: bool
 
     @property
@@ -92,48 +87,10 @@ class Pool:
     """One mail host. Implements `SessionHost` for its sessions."""
 
     __slots__ = (
-        *(
-            "addresses",
-            "any_waiting",
-            "backlog",
-            "behind",
-            "budget",
-            "clocks_s",
-            "connections",
-            "controls",
-        ),
-        *(
-            "counterpart",
-            "domains",
-            "egress",
-            "fail_over",
-            "found_at",
-            "host",
-            "name",
-            "names",
-            "now",
-        ),
-        *(
-            "openings",
-            "patient",
-            "pipelines",
-            "present",
-            "probes",
-            "read_s",
-            "identity",
-            "refusals",
-        ),
-        *(
-            "renamings",
-            "rest",
-            "sessions",
-            "settings",
-            "settle",
-            "terms",
-            "times",
-            "turn",
-            "waiting",
-        ),
+        *("addresses", "behind", "clocks_s", "counterpart", "domains", "egress", "host", "name"),
+        *("names", "now", "patient", "pipelines", "present", "probes", "read_s", "turn"),
+        *("budget", "controls", "renamings", "terms"),  # HostKnowledge
+        *("backlog", "identity", "refusals", "rest", "staffing", "times", "waiting"),
     )
 
     def __init__(
@@ -142,7 +99,6 @@ class Pool:
         name: str,
         host: str,
         egress: PoolEgress,
-        settings: EngineSettings,
         known: HostKnowledge,
         domains: Domains,
         memory: HostMemory,
@@ -154,12 +110,10 @@ class Pool:
 
         `patient`: it waits longer for each reply, on few connections.
         """
-        self.egress = egress
-        self.settings = settings
+        self.egress, settings = egress, egress.settings
         self.probes = probes = egress.probes
-        self.turn, self.settle = probes.turn, probes.settle
+        self.turn = probes.turn
         self.domains = domains
-        self.fail_over: Callable[[Probe, Cause], None] = probes.fail_over
         self.now: Callable[[], float] = trio.lowlevel.current_clock().current_time
         self.addresses = addresses
         self.patient = patient
@@ -170,21 +124,15 @@ class Pool:
         self.host = host
         self.terms, self.renamings, self.controls, self.budget = known
         self.names: set[str] = set()  # of exchanges that have these addresses
-        self.found_at: set[str] = set()  # these addresses, and older ones that are still in use
         self.present = 0  # probes waiting or under way here
         self.backlog = 0  # verdicts that are not proven yet
         self.behind = 0  # probes that the scheduler holds back for this host
-        self.sessions = HostSessions()
-        self.openings = Openings()
-        self.connections = HostConnections(
-            patience.connections_max(settings, patient),
-            settings.host_connections,
-            probes.observer.limit_lowered,
-        )
-        self.rest = HostRest(self, memory, findings, probes.observer)
-        self.waiting = HostQueue(self, probes.withdrawn, probes.observer)
-        self.any_waiting = self.waiting.any  # for a lease
+        self.rest = HostRest(self, memory, findings, probes)
+        self.waiting = HostQueue(self, probes)
         self.times = ReplyTimes(patient=patient)
+        self.staffing = Staffing(
+            self, settings, egress.permits.available, probes.observer.limit_lowered
+        )
         self.identity = HostIdentity(probes.operators, self.budget, self.controls)
         self.refusals = RefusalMemory(self, self.times.late)
         self.pipelines: bool | None = None
@@ -199,7 +147,7 @@ class Pool:
 
     def follow(self, known: "Pool") -> None:
         """The host of this name had other addresses before: what was learned of it holds."""
-        self.connections.follow(known.connections)
+        self.staffing.connections.follow(known.staffing.connections)
         self.terms, self.renamings = known.terms, known.renamings
 
     def move_to(self, addresses: tuple[str, ...]) -> None:
@@ -209,7 +157,7 @@ class Pool:
     def backed_off_elsewhere(self, until: float) -> None:
         """Another engine backs off from one of the host's names: reject the probes that wait here, too."""
         self.rest.name_rests(until)
-        if self.sessions.open:  # here it serves us
+        if self.staffing.sessions.open:  # here it serves us
             return
         self.waiting.reject_resting()
         self.turn.run()
@@ -232,17 +180,16 @@ class Pool:
             self.budget.lease.want(self, domain.key if domain.needs_test(now) else "")
         self._staff_waiting()
 
-    @property
-    def is_silent(self) -> bool:
-        """Dialled, and without a greeting for HEDGE_S."""
-        return self.openings.hedged and not self.sessions.open
-
     def _staff_waiting(self) -> None:
         """Wake sessions, and open a connection, for those that wait."""
-        before, woken = -1, self.sessions.woken
+        before, woken = -1, self.staffing.sessions.woken
         while self.waiting.count > len(woken) != before:  # until no further one is woken
             before = len(woken)
             self.staff()
+
+    def any_waiting(self) -> bool:
+        """Does a probe wait, so that a lease of the host's refusals is of use?"""
+        return self.waiting.any()
 
     @property
     def hour_took(self) -> int:
@@ -304,11 +251,11 @@ class Pool:
         if self.pipelines is None:
             return 1 - self.present  # wait for its greeting
         # Late sessions do not count: nothing is queued behind them.
-        connections, present = self.connections, self.present - self.backlog
+        connections, present = self.staffing.connections, self.present - self.backlog
         capacity = connections.throttle.limit
         if self.times.late.sessions or connections.left:
             late = len(self.times.late.sessions)
-            capacity = min(self.connections_max, connections.allowed) - late - connections.left
+            capacity = min(self.staffing.limit, connections.allowed) - late - connections.left
             present -= late
         elif connections.allowed < capacity:
             capacity = connections.allowed
@@ -321,10 +268,10 @@ class Pool:
             return capacity * self.window() - present
         if careful:
             return capacity - present
-        is_busy = 2 * self.turn.under_way > self.settings.probes_max
+        is_busy = 2 * self.turn.under_way > self.egress.settings.probes_max
         if (self.times.pace.batch_s or 0.0) < QUICK_BATCH_S and not is_busy:
             capacity *= 1 + QUEUED_IN_STEP
-        few, several = IN_STEP_LEAST * len(self.sessions.open), capacity // 3
+        few, several = IN_STEP_LEAST * len(self.staffing.sessions.open), capacity // 3
         room = capacity - present
         return room if present <= few or min(room, held) > several else 0
 
@@ -332,136 +279,43 @@ class Pool:
 
     def staff(self, *, hurried: bool = False) -> None:
         """Wake an idle session, or open a connection if the queue is worth one."""
-        sessions, waiting = self.sessions, self.waiting
-        if not sessions.idle:
-            connections, late = self.connections, len(self.times.late.sessions)
-            if connections.now >= connections.throttle.limit and not late:
-                return
-            # A cheap part of plan(), since this runs for almost every reply: no, if the sessions
-            # are soon done even with one probe at a time.
-            round_s = (self.times.pace.batch_s or 0.0) + self._opening_each_s()
-            prompt = len(sessions.open) - late
-            soon_s = backlog_s(is_careful=self.times.is_careful) * prompt
-            if prompt > 0 and (waiting.count + self.behind) * round_s <= soon_s:
-                return
-        if not self.waiting.any() or self.egress.closing:
-            return
-        if self.rest.backoff.failures and self.rest.backoff.active(self.now()):
-            return
-        if len(sessions.woken) * self._width() >= waiting.count:
-            return
-        if sessions.idle:
-            sessions.wake_one()
-        elif self.waiting.turn_away_spent():
-            planned = plan(self._state(hurried=hurried))
-            if planned == "connect":
-                self.open_connection(None)
-            elif planned == "await a permit":
-                for address in self._good_addresses():
-                    self.egress.permits.set_demand(address, self)
-
-    def _state(self, *, hurried: bool) -> StaffingState:
-        times, connections = self.times, self.connections
-        return StaffingState(
-            waiting=len(self.waiting),
-            behind=self.behind,
-            width=self._width(),
-            may_send=not connections.now or self.waiting.may_send(),
-            sessions=len(self.sessions.open),
-            late=len(times.late.sessions),
-            connections=connections.now,
-            counted=connections.counted,
-            limit=self.connections_max,
-            proven=connections.proven,
-            addresses=len(self.addresses),
-            has_permit=any(map(self.egress.permits.available, self._good_addresses())),
-            has_enough=self.openings.has_enough,
-            is_hurried=hurried,
-            takes_few=self.terms.limits.per_connection <= REFUSALS_MAX,
-            accepts_several=times.accepted_several,
-            is_careful=times.is_careful,
-            batch_s=times.pace.batch_s or 0.0,
-            reply_s=times.pace.reply_s,
-            opening_each_s=self._opening_each_s(),
-        )
+        staffing = self.staffing
+        planned = staffing.plan(is_closing=self.egress.closing, is_hurried=hurried)
+        if planned == "wake":
+            staffing.sessions.wake_one()
+        elif planned == "connect":
+            self.open_connection(None)
+        elif planned == "await a permit":
+            for address in staffing.good_addresses():
+                self.egress.permits.set_demand(address, self)
 
     @property
-    def connections_max(self) -> int:
-        """How many connections may be open at the moment, with those that we left."""
-        limit = self.connections.limit(len(self.times.late.sessions), self.now())
-        if self.counterpart is None:
-            return limit
-        of_host = self.settings.host_connections
-        return min(limit, of_host - self.counterpart.connections.counted)
-
-    def _good_addresses(self) -> Sequence[str]:
-        return self.openings.good_of(self.addresses, self.now())
-
-    def _opening_each_s(self) -> float:
-        """A slow host gets no more connections because of what opening them takes."""
-        if self.times.slow or self.patient:
-            return 0.0
-        openings = self.openings
-        recipients = self.connections.session_recipients
-        return opening_each_s(openings.greeted_s, openings.opening_s, recipients)
-
-    def _width(self) -> int:
+    def width(self) -> int:
         """How many probes a session sends at a time."""
         return 1 if self.pipelines is False else self.window()
 
-    def gives_way(self, conversation: Conversation) -> bool:
-        """Do other probes need the place of this late session?
-
-        Probes whose own reply was late before do not count.
-        """
-        late = self.times.late
-        if late.sleeps_on or not self.waiting.any():
-            return False
-        if self.connections.counted < self.connections_max and any(
-            map(self.egress.permits.available, self.addresses)
-        ):
-            return False  # one more can be opened beside it
-        if all(self.waiting.is_gone(each) or each.rerouted for each in self.waiting.heads()):
-            return False
-        return gives_way(
-            late,
-            conversation,
-            self.now(),
-            connections=self.connections.now,
-            reply_s=self.times.pace.reply_s,
-            work_s=len(self.waiting) * (self.times.pace.batch_s or 0.0),
-            opening_s=self.openings.opening_s,
-        )
-
     def open_connection(self, permit_at: str | None) -> None:
         """Open one more; `permit_at` is an address whose permit it holds already."""
-        self.connections.opened()
+        self.staffing.connections.opened()
         self.egress.connect(self, permit_at)
 
     def connection_ended(self) -> None:
         """Another one may be opened in its place."""
-        self.wake_testers()
+        self.staffing.wake_testers()
         self.open_all()
         if self.counterpart is not None:
             self.counterpart.open_all()
 
-    def wake_testers(self) -> None:
-        """Addresses were answered that a test may have waited for."""
-        for pool in filter(None, (self, self.counterpart)):
-            pool.sessions.wake_testers()
-
     def open_all(self) -> None:
         """Open as many connections as are worth it and allowed."""
         before = -1
-        while self.connections.now != before:
-            before = self.connections.now
+        while self.staffing.connections.now != before:
+            before = self.staffing.connections.now
             self.staff()
 
     def adopt(self, address: str) -> bool:
         """Use a permit of the address; False if the pool does not need it any more."""
-        prompt = len(self.sessions.open) - len(self.times.late.sessions)
-        full = self.connections.counted >= self.connections_max
-        if prompt > 0 or full or not self.waiting.any():
+        if not self.staffing.may_adopt():
             return False
         self.open_connection(address)
         return True
@@ -484,11 +338,13 @@ class Pool:
 
         Each test uses up one of the refusals of its session, and then another one is opened.
         """
-        session_s = self.openings.opening_s + TESTING_ROUNDS * (self.times.pace.batch_s or 0.0)
+        session_s = self.staffing.openings.opening_s + TESTING_ROUNDS * (
+            self.times.pace.batch_s or 0.0
+        )
         if not self.waiting.any():
             return 0.0
         sessions = len(self.waiting) / max(1, self.budget.session_max)
-        return session_s * max(1.0, sessions / max(1, self.connections_max))
+        return session_s * max(1.0, sessions / max(1, self.staffing.limit))
 
     @property
     def refuses_too_late(self) -> bool:
@@ -501,7 +357,7 @@ class Pool:
             return False
         too_late = self.times.refuses_too_late(self.now(), slow_by_default=self.budget.limits.slow)
         if too_late is None:
-            return any(each.is_testing() for each in self.sessions.open)
+            return self.staffing.is_testing()
         return too_late
 
     def blocked(self, words: str) -> bool:
@@ -515,12 +371,12 @@ class Pool:
     def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None:
         """All replies of a batch are there; their verdicts are settled or still to be proven."""
         is_first = self.times.batch_done(round_s, gap_s, first_s)
-        self.connections.succeeded(self.now())
+        self.staffing.connections.succeeded(self.now())
         if is_first:
             self.turn.mark_freed(self)
-        if self.sessions.testers or self.counterpart is not None:
-            self.wake_testers()
-        if self.waiting.count > len(self.sessions.woken):
+        if self.staffing.sessions.testers or self.counterpart is not None:
+            self.staffing.wake_testers()
+        if self.waiting.count > len(self.staffing.sessions.woken):
             self.staff()
 
     def introduced(self, conversation: Conversation) -> None:

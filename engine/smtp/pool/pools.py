@@ -26,6 +26,7 @@ class Pools:
     __slots__ = (
         "_by_addresses",
         "_by_name",
+        "_found_at",
         "_memory",
         "_new_pool",
         "_now",
@@ -48,6 +49,8 @@ class Pools:
         self._now = now
         self._by_addresses: OrderedDict[tuple[str, ...], Pool] = OrderedDict()
         self._by_name: OrderedDict[str, Pool] = OrderedDict()
+        # The addresses of each, and older ones that are still in use.
+        self._found_at: defaultdict[Pool, set[str]] = defaultdict(set)
         # By IP address.
         self.at_address = defaultdict(set) if at_address is None else at_address
 
@@ -78,7 +81,7 @@ class Pools:
             pool = self._open_pool(key, name, known)
         if known is not pool:
             self._name(pool, name, known)
-            pool.identity.named(name, pool.terms, pool.connections)
+            pool.identity.named(name, pool.terms, pool.staffing.connections)
         if len(self._by_addresses) > POOLS_MAX:
             self._drop_one()
         return pool
@@ -103,8 +106,8 @@ class Pools:
     def _move(self, pool: Pool, key: tuple[str, ...]) -> Pool:
         del self._by_addresses[pool.addresses]
         self._by_addresses[key] = pool
-        in_use = {session.address for session in pool.sessions.open}
-        for address in pool.found_at - set(key) - in_use:
+        in_use = {session.address for session in pool.staffing.sessions.open}
+        for address in self._found_at[pool] - set(key) - in_use:
             self._remove_address(pool, address)
         self._find_at(pool, key)
         pool.move_to(key)
@@ -112,11 +115,11 @@ class Pools:
 
     def _find_at(self, pool: Pool, addresses: Iterable[str]) -> None:
         for address in addresses:
-            pool.found_at.add(address)
+            self._found_at[pool].add(address)
             self.at_address[address].add(pool)
 
     def _remove_address(self, pool: Pool, address: str) -> None:
-        pool.found_at.discard(address)
+        self._found_at[pool].discard(address)
         self.at_address[address].discard(pool)
         if not self.at_address[address]:
             del self.at_address[address]
@@ -137,14 +140,15 @@ class Pools:
         now = self._now()
         for _ in range(POOLS_SCANNED):
             key, pool = next(iter(self._by_addresses.items()))
-            busy = pool.connections.now or pool.present or pool.waiting.any()
+            busy = pool.staffing.connections.now or pool.present or pool.waiting.any()
             rests = pool.rest.backoff.active(now) and len(self._by_addresses) <= 2 * POOLS_MAX
             if busy or rests:
                 self._by_addresses.move_to_end(key)
                 continue
             del self._by_addresses[key]
-            for address in list(pool.found_at):
+            for address in list(self._found_at[pool]):
                 self._remove_address(pool, address)
+            del self._found_at[pool]
             for name in pool.names:
                 self._by_name.pop(name, None)
             return

@@ -1,13 +1,10 @@
 """The probes that wait at one mail host, and which of them may be sent."""
 
-from collections.abc import Callable
-
 from ...fair_queue import FairQueue
-from ...observer import Observer
 from ..probe import Probe
 from ..session.effects import Emit, Requeued
 from ..tolerance.limits import Growth
-from .resting import NO_BUDGET, HostParts
+from .resting import NO_BUDGET, HostParts, SentOnProbes
 
 
 class HostQueue(FairQueue[Probe]):
@@ -16,17 +13,10 @@ class HostQueue(FairQueue[Probe]):
     A probe that is settled, or tried elsewhere, may still be in it, and is dropped when its turn comes.
     """
 
-    def __init__(
-        self,
-        host: HostParts,
-        withdrawn: Callable[[Probe], bool],
-        observer: Observer,
-    ) -> None:
-        """`withdrawn`: does another egress ask? Then it sees to the probe."""
+    def __init__(self, host: HostParts, probes: SentOnProbes) -> None:
         super().__init__()
         self._host = host
-        self._withdrawn = withdrawn
-        self._observer = observer
+        self._probes = probes
 
     def is_gone(self, probe: Probe) -> bool:
         """The probe is settled, or under way at another exchange."""
@@ -54,7 +44,7 @@ class HostQueue(FairQueue[Probe]):
 
     def requeue(self, probe: Probe, *, last: bool = False) -> None:
         """It is to be sent once more: first of its account, or behind all others."""
-        if probe.settled or self._withdrawn(probe):
+        if probe.settled or self._probes.withdrawn(probe):
             return
         if last:
             self.join(probe.asker, probe)
@@ -78,7 +68,7 @@ class HostQueue(FairQueue[Probe]):
         if self.is_gone(probe):
             return
         now, budget = self._host.now(), self._host.budget
-        self._observer.budget_lacking(budget.label, random=False)
+        self._probes.observer.budget_lacking(budget.label, random=False)
         if probe.deferred_start:
             untested = probe.domain if probe.domain_here.needs_test(now) else ""
             budget.turned_away(probe.asker, now, probe.mailbox, untested)

@@ -37,6 +37,22 @@ class HostFindings(Protocol):
     ) -> None: ...
 
 
+class SentOnProbes(Protocol):
+    """The probes under way; implemented by probing.Probing."""
+
+    observer: Observer
+
+    def fail_over(self, probe: Probe, cause: Cause) -> None: ...
+    def withdrawn(self, probe: Probe) -> bool: ...
+
+
+class HostStaff(Protocol):
+    """The connections of one host; implemented by staffing.Staffing."""
+
+    connections: HostConnections
+    sessions: HostSessions
+
+
 class HostParts(Protocol):
     """One host, as far as what is learned of it needs the rest; implemented by pool.Pool."""
 
@@ -47,13 +63,12 @@ class HostParts(Protocol):
     budget: Tolerance
     identity: HostIdentity
     rest: "HostRest"
-    connections: HostConnections
-    sessions: HostSessions
-    fail_over: Callable[[Probe, Cause], None]
     now: Callable[[], float]
 
     @property
     def waiting(self) -> FairQueue[Probe]: ...
+    @property
+    def staffing(self) -> HostStaff: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +78,7 @@ class HostRest:
     _host: HostParts
     _memory: HostMemory
     _findings: HostFindings | None
-    _observer: Observer
+    _probes: SentOnProbes
     backoff: HostBackoff = field(default_factory=HostBackoff)
     cause: Cause | None = None
     names_until: float = NEVER  # the latest back-off of one of its names
@@ -109,7 +124,7 @@ class HostRest:
         address is left alone. `at_once`: at its first failure. `until`: so long at least.
         """
         host, now, before = self._host, self._host.now(), self.backoff
-        host.connections.host_failed()
+        host.staffing.connections.host_failed()
         failed = (
             replace(before, failures=max(before.failures, BACKOFF_AFTER - 1)) if at_once else before
         )
@@ -119,14 +134,14 @@ class HostRest:
         self.cause = cause
         is_on, findings = self.backoff.active(now), self._findings
         if is_on and self.backoff.until > before.until:
-            self._observer.host_backed_off(refused=cause.about_us)
+            self._probes.observer.host_backed_off(refused=cause.about_us)
         if findings is not None and not is_on:
             findings.refused_once(host.names, cause)
         if is_on:
             self._memory.record(host.names, self.backoff, addresses, cause)
             if findings is not None:
                 findings.backed_off(host.names, self.backoff, addresses, cause)
-            host.sessions.withdraw_all()
+            host.staffing.sessions.withdraw_all()
             self.send_on(cause)
 
     def end(self) -> None:
@@ -163,14 +178,14 @@ class HostRest:
             probe.notes.cached.append("rest")
             words = f"{NOT_ASKED}, resting: {cause.words}"
             probe.notes.tried.append(ConnectionAttempt(host.name, host.addresses[0], words))
-        host.fail_over(probe, cause)
+        self._probes.fail_over(probe, cause)
 
     def send_on(self, cause: Cause) -> None:
         """Fail over every probe that waits here."""
         for probe in self._host.waiting.pop_all():
             if probe.pool is self._host:
                 self._note_ban(probe, cause)
-                self._host.fail_over(probe, cause)
+                self._probes.fail_over(probe, cause)
 
     def _note_ban(self, probe: Probe, cause: Cause) -> None:
         if cause.rule == BAN_RULE:

@@ -38,8 +38,8 @@ async def run_connection(
     try:
         served = await open_one(permit_at)
         if served is not None:
-            pool.sessions.add(served)
-            pool.connections.greeted(len(pool.sessions.open))
+            pool.staffing.sessions.add(served)
+            pool.staffing.connections.greeted(len(pool.staffing.sessions.open))
             if egress.closing:
                 served.withdraw()
             egress.hedges.greeted(pool)
@@ -56,15 +56,15 @@ async def run_connection(
         if served is not None:
             session_over(pool, served)
             turn.run()
-            pool.connections.session_closed(pool.now())
+            pool.staffing.connections.session_closed(pool.now())
             if not is_done:
                 egress.left_connections.add(pool, served.connection, served.address)
             else:
                 with trio.CancelScope(shield=True):
                     await served.connection.close()
                 egress.permits.release(served.address)
-        pool.connections.closed()
-        if not pool.connections.now:
+        pool.staffing.connections.closed()
+        if not pool.staffing.connections.now:
             egress.hedges.gave_up(pool)
     pool.connection_ended()
     turn.run()
@@ -72,9 +72,9 @@ async def run_connection(
 
 def session_over(pool: Pool, served: "ServedSession") -> None:
     session = served.session
-    if served in pool.sessions.open and session.is_spent and session.recipients:
-        pool.connections.session_spent(session.recipients)
-    pool.sessions.discard(served)
+    if served in pool.staffing.sessions.open and session.is_spent and session.recipients:
+        pool.staffing.connections.session_spent(session.recipients)
+    pool.staffing.sessions.discard(served)
     if pool.times.late.session_over(session.conversation):
         pool.turn.mark_freed(pool)
 
@@ -179,8 +179,10 @@ class ServedSession:
     def _gives_way(self) -> bool:
         """Is the session late, and do other probes need its place?"""
         session, pool = self.session, self._pool
-        after_s = pool.times.reroute_s(pool.openings.opening_s)
-        return session.exchange.may_give_way(after_s) and pool.gives_way(session.conversation)
+        after_s = pool.times.reroute_s(pool.staffing.openings.opening_s)
+        return session.exchange.may_give_way(after_s) and pool.staffing.gives_way(
+            session.conversation
+        )
 
     async def _flush(self) -> None:
         """Write what the system did not take at once."""
@@ -193,7 +195,7 @@ class ServedSession:
     async def _start_tls(self) -> None:
         """Start TLS, as the host demands. If that fails, the recipients that wait for it fail."""
         session, preamble = self.session, self.session.exchange.recorder.preamble
-        batch, helo_name = session.begin_tls(), self._pool.settings.helo_name
+        batch, helo_name = session.begin_tls(), self._egress.settings.helo_name
         cause, said_before = None, len(preamble)
         try:
             refusal = await start_tls(self.connection, helo_name, preamble, until=batch.until)
@@ -220,9 +222,9 @@ class ServedSession:
         `takes_more`: the session takes one of those that wait.
         """
         pool, session, turn = self._pool, self.session, self._pool.turn
-        settle, read_recipient = pool.settle, pool.refusals.recipient_read
+        settle, read_recipient = pool.probes.settle, pool.refusals.recipient_read
         if takes_more:
-            pool.sessions.begin_picking(self)
+            pool.staffing.sessions.begin_picking(self)
         try:
             for effect in session.effects:  # those of every reply first: a class pattern takes 2 µs
                 if type(effect) is Settled:
@@ -234,21 +236,21 @@ class ServedSession:
                 elif type(effect) is BatchDone:
                     pool.batch_done(effect.round_s, effect.gap_s, effect.first_s)
                 elif type(effect) is Idle:
-                    pool.sessions.idles(self, tests=effect.tests)
+                    pool.staffing.sessions.idles(self, tests=effect.tests)
                 else:
                     self._apply_rare(effect)
         finally:
             if turn.is_due:
                 turn.run()
             if takes_more and not session.is_woken:
-                pool.sessions.end_picking(self)
+                pool.staffing.sessions.end_picking(self)
             session.effects.clear()
 
     def _apply_rare(self, effect: Effect) -> None:
         pool = self._pool
         match effect:
             case made.Busy(reused):
-                pool.sessions.works(self)
+                pool.staffing.sessions.works(self)
                 if reused:
                     pool.probes.observer.session_reused()
             case made.RecipientRefused(at, prompt, for_good):
@@ -263,7 +265,7 @@ class ServedSession:
             case made.ClockSuspended(probe):
                 pool.turn.stop_clocks((probe,))
             case made.FailedOver(probe, cause):
-                pool.fail_over(probe, cause)
+                pool.probes.fail_over(probe, cause)
             case made.TestEnded(domain, acceptance, in_time):
                 if acceptance is None:
                     repeat_test(pool, domain)
@@ -279,18 +281,18 @@ class ServedSession:
                 pool.times.caught_up(conversation, pool.now(), accepted=accepted)
                 pool.turn.mark_freed(pool)
             case made.GaveWay():
-                pool.times.gave_way(pool.now(), pool.openings.opening_s)
+                pool.times.gave_way(pool.now(), pool.staffing.openings.opening_s)
             case made.SessionFailed(cause, before_recipients, late, at_recipient):
                 # If others were answered in time, fewer connections would not help.
                 if not (late and cause.outcome is Outcome.TIMED_OUT):
-                    pool.connections.failed()
+                    pool.staffing.connections.failed()
                 # A reply to a recipient is counted for its domain instead: see RefusalMemory.
                 if before_recipients or (cause.about_us and not at_recipient):
                     pool.rest.record_failure(cause, [self.address])
             case made.Barren(cause, domain):
                 pool.refusals.session_barren(cause, domain, self.address)
             case made.IdledTooLong():
-                pool.sessions.close_idle()
+                pool.staffing.sessions.close_idle()
             case made.Distrusted(renamed=is_renaming):
                 pool.times.distrust(renamed=is_renaming)
             case made.Proven(fast_reply_s, renamed):

@@ -1,110 +1,215 @@
-"""Plans the connections of one mail host, and which late session gives up its place. Pure."""
+"""The connections of one mail host: whether one more is opened, and which late session gives up its place.
 
-from typing import Literal
+Nothing is opened here: the host acts on the plan. The next plan sees what came of it.
+"""
 
-import msgspec
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
 
+from ...settings import EngineSettings
+from ..host_policy import Terms
+from ..patience import connections_max
+from ..session.recipient_limits import REFUSALS_MAX
 from ..wire import Conversation
-from .reply_times import FAR_S, LATE_REPLIES, Lateness
+from .connections import HostConnections, HostSessions
+from .openings import Openings
+from .queue import HostQueue
+from .reply_times import FAR_S, LATE_REPLIES, ReplyTimes
+from .resting import HostRest
 
 BACKLOG_S = 0.5  # work for longer than this is worth one more connection
 REROUTE_S = 0.4  # a host without one timely acceptance may just be slow
 LATE_BACKLOG_S = 0.1  # at a host that has late replies: work for longer is worth a connection
 BESIDE_S = 0.04  # a host that greets sooner is so near that one connection more gains nothing
 
-
-class StaffingState(msgspec.Struct, frozen=True):
-    """What decides whether one more connection is opened, at one moment."""
-
-    waiting: int  # probes
-    behind: int  # probes that the scheduler holds back for this host
-    width: int  # probes that a session sends at a time
-    may_send: bool  # may one of those that wait be sent now, beside what is under way?
-    sessions: int
-    late: int  # of these
-    connections: int  # sessions, and connections being opened
-    counted: int  # the same, as the host counts them
-    limit: int  # of what the host counts
-    proven: int  # most sessions at a time since the host last refused one
-    addresses: int
-    has_permit: bool  # is one free at an address that has not just failed?
-    has_enough: bool  # a connection was refused: open one at a time
-    is_hurried: bool  # a greeting is slow
-    takes_few: bool  # a connection is good for few recipients
-    accepts_several: bool  # a whole batch was answered
-    is_careful: bool  # batches are small because of late replies
-    batch_s: float  # of a batch
-    reply_s: float  # of a recipient
-    opening_each_s: float  # see opening_each_s()
+Plan = Literal["nothing", "wake", "connect", "await a permit"]
 
 
-Plan = Literal["nothing", "connect", "await a permit"]
+class StaffedHost(Protocol):
+    """The host whose connections these are; implemented by pool.Pool."""
+
+    addresses: tuple[str, ...]
+    patient: bool
+    behind: int  # probes that the scheduler holds back for it
+    terms: Terms
+    times: ReplyTimes
+    rest: HostRest
+    waiting: HostQueue
+    now: Callable[[], float]
+
+    @property
+    def counterpart(self) -> "StaffedHost | None": ...  # if one of the two is patient
+    @property
+    def staffing(self) -> "Staffing": ...
+    @property
+    def width(self) -> int: ...
 
 
-def plan(host: StaffingState) -> Plan:
-    """What is done for the probes that wait. The next plan sees what came of it."""
-    if host.counted >= host.limit:
-        # Those that we left, or those of the counterpart, are in the way.
-        return "nothing" if host.connections else "await a permit"
-    if host.connections and not host.may_send:
-        return "nothing"  # each recipient under way may be one of the last that it refuses
-    if host.sessions < host.connections:  # one is opening or closing
-        # For a distant host only the limit counts; it grows with each greeting. Likewise where
-        # a connection is good for few recipients: one of them is always opening or closing.
-        freely = host.reply_s >= FAR_S or host.takes_few
-        untried = host.connections >= host.proven
-        if host.has_enough or (untried and not (freely or host.is_hurried)):
-            return "nothing"  # wait for the host's reaction first
-    another_address = host.is_hurried and host.connections < host.addresses and not host.sessions
-    if host.connections and not (another_address or _is_worth_one_more(host)):
-        return "nothing"
-    return "connect" if host.has_permit else "await a permit"
+class Staffing:
+    """The sessions and connections of one host, and how many more are worth opening."""
 
+    __slots__ = (
+        *("_has_permit", "_host", "_of_host", "connections", "openings"),
+        "sessions",
+    )
 
-def _is_worth_one_more(host: StaffingState) -> bool:
-    """Is there more in the queue than the present connections soon complete?"""
-    prompt = host.sessions - host.late
-    if prompt <= 0:
-        return host.waiting > host.width * (host.connections - host.sessions)
-    width = host.width
-    if host.reply_s >= FAR_S and not (host.accepts_several or host.late):
-        width = 1  # opening takes long, and any of the first batch may be late
-    backlog = host.waiting + host.behind
-    work_s = backlog / width * host.batch_s + backlog * host.opening_each_s
-    return work_s > backlog_s(is_careful=host.is_careful) * prompt
+    def __init__(
+        self,
+        host: StaffedHost,
+        settings: EngineSettings,
+        has_permit: Callable[[str], bool],
+        lowered: Callable[[], None],
+    ) -> None:
+        """`has_permit`: is one free at this address? `lowered` is called when the limit is lowered."""
+        self._host = host
+        self._of_host = settings.host_connections
+        self._has_permit = has_permit
+        self.sessions = HostSessions()
+        self.openings = Openings()
+        most = connections_max(settings, host.patient)
+        self.connections = HostConnections(most, self._of_host, lowered)
 
+    # -- how many may be open ----------------------------------------------------------------------
 
-def backlog_s(*, is_careful: bool) -> float:
-    """Work for longer than this is worth one more connection."""
-    return LATE_BACKLOG_S if is_careful else BACKLOG_S
+    @property
+    def limit(self) -> int:
+        """How many connections may be open at the moment, with those that we left."""
+        limit = self.connections.limit(len(self._host.times.late.sessions), self._host.now())
+        counterpart = self._host.counterpart
+        if counterpart is None:
+            return limit
+        return min(limit, self._of_host - counterpart.staffing.connections.counted)
 
+    @property
+    def prompt(self) -> int:
+        """The sessions that are not late."""
+        return len(self.sessions.open) - len(self._host.times.late.sessions)
 
-def opening_each_s(greeted_s: float, opening_s: float, session_recipients: float) -> float:
-    """The share of each address in the opening of its connection.
+    @property
+    def is_silent(self) -> bool:
+        """Dialled, and without a greeting for HEDGE_S."""
+        return self.openings.hedged and not self.sessions.open
 
-    It matters where a connection is good for few recipients: the host tolerates few refusals, or
-    most of the domains are still to be tested.
-    """
-    return (greeted_s if greeted_s < BESIDE_S else opening_s) / session_recipients
+    def good_addresses(self) -> Sequence[str]:
+        """Those that have not just failed, or all of them."""
+        return self.openings.good_of(self._host.addresses, self._host.now())
 
+    def may_adopt(self) -> bool:
+        """Is one more connection of use, for which there is a permit?"""
+        full = self.connections.counted >= self.limit
+        return self.prompt <= 0 and not full and self._host.waiting.any()
 
-def gives_way(
-    late: Lateness,
-    conversation: Conversation,
-    now: float,
-    *,
-    connections: int,
-    reply_s: float,
-    work_s: float,
-    opening_s: float,
-) -> bool:
-    """Do others need the place of this late session, for longer than opening a connection takes?
+    # -- one more ----------------------------------------------------------------------------------
 
-    `work_s`: what waits takes so long on one connection.
-    """
-    prompt = connections - len(late.sessions)
-    if late.slow_for_all:  # perhaps: give up one at a time
-        patience_s = max(REROUTE_S, 2 * LATE_REPLIES * reply_s)
-        since = min(late.sessions.get(conversation, now), late.rerouted_at)
-        return prompt <= 0 and now - since >= patience_s
-    return prompt <= 0 or work_s > prompt * opening_s
+    def plan(self, *, is_closing: bool, is_hurried: bool) -> Plan:
+        """What is done for the probes that wait."""
+        host, sessions = self._host, self.sessions
+        waiting = host.waiting
+        if not sessions.idle and self._are_soon_done():
+            return "nothing"
+        if not waiting.any() or is_closing:
+            return "nothing"
+        if host.rest.backoff.failures and host.rest.backoff.active(host.now()):
+            return "nothing"
+        if len(sessions.woken) * host.width >= waiting.count:
+            return "nothing"
+        if sessions.idle:
+            return "wake"
+        return self._plan_opening(is_hurried=is_hurried) if waiting.turn_away_spent() else "nothing"
+
+    def _are_soon_done(self) -> bool:
+        """A cheap part of the plan, since it runs for almost every reply.
+
+        Do the sessions need no help, even with one probe at a time? Or may none be opened?
+        """
+        host, connections, late = self._host, self.connections, len(self._host.times.late.sessions)
+        if connections.now >= connections.throttle.limit and not late:
+            return True
+        round_s = (host.times.pace.batch_s or 0.0) + self._opening_each_s()
+        prompt = len(self.sessions.open) - late
+        if prompt <= 0:
+            return False
+        return (host.waiting.count + host.behind) * round_s <= self._backlog_s * prompt
+
+    def _plan_opening(self, *, is_hurried: bool) -> Plan:
+        host, connections = self._host, self.connections
+        now = connections.now
+        if connections.counted >= self.limit:
+            # Those that we left, or those of the counterpart, are in the way.
+            return "nothing" if now else "await a permit"
+        if now and not host.waiting.may_send():
+            return "nothing"  # each recipient under way may be one of the last that it refuses
+        if len(self.sessions.open) < now:  # one is opening or closing
+            # For a distant host only the limit counts; it grows with each greeting. Likewise where
+            # a connection is good for few recipients: one of them is always opening or closing.
+            takes_few = host.terms.limits.per_connection <= REFUSALS_MAX
+            freely = host.times.pace.reply_s >= FAR_S or takes_few
+            untried = now >= connections.proven
+            if self.openings.has_enough or (untried and not (freely or is_hurried)):
+                return "nothing"  # wait for the host's reaction first
+        another_address = is_hurried and now < len(host.addresses) and not self.sessions.open
+        if now and not (another_address or self._is_worth_one_more()):
+            return "nothing"
+        return "connect" if any(map(self._has_permit, self.good_addresses())) else "await a permit"
+
+    def _is_worth_one_more(self) -> bool:
+        """Is there more in the queue than the present connections soon complete?"""
+        host, times, prompt, width = self._host, self._host.times, self.prompt, self._host.width
+        if prompt <= 0:
+            return len(host.waiting) > width * (self.connections.now - len(self.sessions.open))
+        if times.pace.reply_s >= FAR_S and not (times.accepted_several or times.late.sessions):
+            width = 1  # opening takes long, and any of the first batch may be late
+        backlog = len(host.waiting) + host.behind
+        work_s = backlog / width * (times.pace.batch_s or 0.0) + backlog * self._opening_each_s()
+        return work_s > self._backlog_s * prompt
+
+    @property
+    def _backlog_s(self) -> float:
+        """Work for longer than this is worth one more connection."""
+        return LATE_BACKLOG_S if self._host.times.is_careful else BACKLOG_S
+
+    def _opening_each_s(self) -> float:
+        """The share of each address in the opening of its connection.
+
+        It matters where a connection is good for few recipients: the host tolerates few refusals, or
+        most of the domains are still to be tested. A slow host gets no more connections for it.
+        """
+        if self._host.times.slow or self._host.patient:
+            return 0.0
+        greeted_s, opening_s = self.openings.greeted_s, self.openings.opening_s
+        return (
+            greeted_s if greeted_s < BESIDE_S else opening_s
+        ) / self.connections.session_recipients
+
+    # -- what its sessions do ----------------------------------------------------------------------
+
+    def wake_testers(self) -> None:
+        """Addresses were answered that a test may have waited for."""
+        self.sessions.wake_testers()
+        if self._host.counterpart is not None:
+            self._host.counterpart.staffing.sessions.wake_testers()
+
+    def is_testing(self) -> bool:
+        """Is a random address unanswered in any session?"""
+        return any(each.is_testing() for each in self.sessions.open)
+
+    def gives_way(self, conversation: Conversation) -> bool:
+        """Do other probes need the place of this late session?
+
+        Probes whose own reply was late before do not count.
+        """
+        host, late = self._host, self._host.times.late
+        if late.sleeps_on or not host.waiting.any():
+            return False
+        if self.connections.counted < self.limit and any(map(self._has_permit, host.addresses)):
+            return False  # one more can be opened beside it
+        if all(host.waiting.is_gone(each) or each.rerouted for each in host.waiting.heads()):
+            return False
+        prompt = self.connections.now - len(late.sessions)
+        if late.slow_for_all:  # perhaps: give up one at a time
+            patience_s = max(REROUTE_S, 2 * LATE_REPLIES * host.times.pace.reply_s)
+            since = min(late.sessions.get(conversation, host.now()), late.rerouted_at)
+            return prompt <= 0 and host.now() - since >= patience_s
+        # For longer than opening a connection takes?
+        work_s = len(host.waiting) * (host.times.pace.batch_s or 0.0)
+        return prompt <= 0 or work_s > prompt * self.openings.opening_s

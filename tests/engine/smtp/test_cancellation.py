@@ -185,7 +185,7 @@ def may_be_said_still(engine: Engine) -> set[str]:
     return {
         asked.mailbox
         for pool in engine.probing.egresses[0].pools.values()
-        for served in pool.sessions.open
+        for served in pool.staffing.sessions.open
         if isinstance(served, ServedSession)
         for asked in served.session.exchange.batch.unanswered
         if isinstance(asked, Probe)
@@ -279,7 +279,10 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
         assert tap.open == 0
         assert not egress.permits.in_use
         assert egress.tasks.count == 0
-        assert not any(pool.connections.now or pool.sessions.open for pool in egress.pools.values())
+        assert not any(
+            pool.staffing.connections.now or pool.staffing.sessions.open
+            for pool in egress.pools.values()
+        )
         async with open_engine(
             scenario.settings, transport=network.transport, dial=tap.dial
         ) as another:
