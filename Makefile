@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SMOKE := tests/storage/contract tests/engine/smtp/test_wire.py tests/engine/smtp/pool/test_pool.py tests/api/http
+SMOKE := tests/storage/contract tests/engine/smtp/test_wire.py tests/engine/smtp/host/test_host.py tests/api/http
 SMOKE_TOOLS := hypothesis pytest pytest-trio pytest-xdist
 STORE_SUITES := tests/peers/postgres/test_contract.py
 STAMP := $(VENV)/.installed

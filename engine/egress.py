@@ -12,7 +12,7 @@ from datetime import date
 from typing import Literal, NamedTuple, Protocol
 
 DEFAULT_NAME = "default"  # of the only egress where no file names any
-EGRESSES_MAX = 256  # an operator's /24; each keeps pools and budgets of its own
+EGRESSES_MAX = 256  # an operator's /24; each keeps hosts and budgets of its own
 NAME_CHARACTERS_MAX = 40  # it is a label of metrics
 
 EgressState = Literal["active", "paused", "quarantined"]

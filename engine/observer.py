@@ -96,6 +96,6 @@ class EngineStatistics:
     probes_in_flight: int  # that wait to be admitted because all places are taken
     probes_waiting: int  # admitted, and not on a connection yet
     connections: int  # open, being opened or being closed
-    hosts: int  # with a pool
+    hosts: int  # that are known
     hosts_backing_off: int
     hosts_waiting: int  # that wait for a connection to an address they share with another host

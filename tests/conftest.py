@@ -54,7 +54,7 @@ LONGEST_FIRST = (
     "tests/docs/test_programs_at_limits.py",
     "tests/engine/test_faults.py",
     "tests/api/quota/test_shared_cache.py",
-    "tests/engine/smtp/pool/test_late_replies.py",
+    "tests/engine/smtp/host/test_late_replies.py",
     "tests/api/cli/test_clean.py",
     "tests/api/http/test_two_readers.py",
     "tests/api/quota/test_abuse_money.py",

@@ -47,7 +47,7 @@ PURE = [
     ),
     "mailprobe.engine.smtp.replies.rules",
     "mailprobe.engine.smtp.backoff",
-    *(f"mailprobe.engine.smtp.pool.{name}" for name in ("connections", "openings")),
+    *(f"mailprobe.engine.smtp.host.{name}" for name in ("connections", "openings")),
     "mailprobe.engine.smtp.wire",
     "mailprobe.engine.smtp.replies.text",
 ]
@@ -169,9 +169,9 @@ def test_no_files_or_folders_import_each_other_in_a_circle(found):
 
 def test_the_parser_of_imports_sees_them_all():
     """A test of the tests: imports of every kind that there is in the code."""
-    assert "trio" in tops("mailprobe.engine.smtp.pool.pool")
-    assert "mailprobe.engine.smtp.wire" in ours("mailprobe.engine.smtp.pool.pool")
-    assert "mailprobe.engine.smtp.probe" in ours("mailprobe.engine.smtp.pool.pool")
+    assert "trio" in tops("mailprobe.engine.smtp.host.host")
+    assert "mailprobe.engine.smtp.wire" in ours("mailprobe.engine.smtp.host.host")
+    assert "mailprobe.engine.smtp.probe" in ours("mailprobe.engine.smtp.host.host")
     assert "ssl" in tops("mailprobe.engine.dns.doh")  # within a function
     # For its type alone.
     assert "mailprobe.bench.world.mail_host" not in ours("mailprobe.bench.world.smtp_script")

@@ -16,12 +16,12 @@ from mailprobe.engine.smtp.backoff import (
 )
 from mailprobe.engine.smtp.catchall import REFUSES_KEPT_S
 from mailprobe.engine.smtp.controls import ASKED_AGAIN_S, RECORD_FIRST
+from mailprobe.engine.smtp.host.connections import HOST_LIMIT_S, LIMIT_AT_FIRST
+from mailprobe.engine.smtp.host.left_connections import LEFT_S
+from mailprobe.engine.smtp.host.refusals import COLD_MAX
 from mailprobe.engine.smtp.leases.ledger import CEILING
 from mailprobe.engine.smtp.operators import load_operators
 from mailprobe.engine.smtp.patience import PATIENT_CONNECTIONS, PATIENT_READ_S, PATIENT_S
-from mailprobe.engine.smtp.pool.connections import HOST_LIMIT_S, LIMIT_AT_FIRST
-from mailprobe.engine.smtp.pool.left_connections import LEFT_S
-from mailprobe.engine.smtp.pool.refusals import COLD_MAX
 from mailprobe.engine.smtp.probe import CONVERSATIONS_MAX
 from mailprobe.engine.smtp.session.recipient_limits import RECIPIENTS_MAX, REFUSALS_MAX
 from mailprobe.engine.smtp.session.session import IDLE_S

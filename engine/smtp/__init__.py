@@ -1,1 +1,1 @@
-"""Layer 4: SMTP conversations, connection pools, and the meaning of replies."""
+"""Layer 4: SMTP conversations, mail hosts, and the meaning of replies."""

@@ -198,7 +198,7 @@ class DomainAcceptance:
     def pop_carrier(self) -> Probe | None:
         """Of the probes that await the test, remove and return one that may be sent again with it."""
         self.awaiting = [probe for probe in self.awaiting if not probe.settled]
-        carrier = next((each for each in self.awaiting if each.pool and not each.exhausted), None)
+        carrier = next((each for each in self.awaiting if each.host and not each.exhausted), None)
         if carrier is not None:
             self.awaiting.remove(carrier)
         return carrier

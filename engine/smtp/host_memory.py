@@ -1,7 +1,7 @@
 """Remembers back-offs by IP address and by exchange name.
 
 After a failure the engine backs off from every address that failed and from the names of
-its exchanges, so neither a second pool nor rotating A records start a new series of attempts.
+its exchanges, so neither a second host nor rotating A records start a new series of attempts.
 Both tables are bounded; the oldest entry is removed first.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from .backoff import NEVER, HostBackoff
 from .probe import Cause
 
-NAMES_OF_POOL_MAX = 64  # an operator's host may have a name for each customer
+NAMES_OF_HOST_MAX = 64  # an operator's host may have a name for each customer
 BACKOFFS_MAX = 10_000  # addresses, and as many names
 
 
@@ -58,7 +58,7 @@ class HostMemory:
         for address in addresses:
             self._addresses[address] = (backoff.until, cause)
             self._addresses.move_to_end(address)
-        for name in list(names)[:NAMES_OF_POOL_MAX]:
+        for name in list(names)[:NAMES_OF_HOST_MAX]:
             self._names[name] = (self._longer_backoff(name, backoff, now, cause), cause)
             self._names.move_to_end(name)
         self._trim()
@@ -102,12 +102,12 @@ class HostMemory:
     def _longer_backoff(
         self, name: str, backoff: HostBackoff, now: float, cause: Cause
     ) -> HostBackoff:
-        """The pool's back-off, or the longer one of a name that failed at other addresses before."""
+        """The host's back-off, or the longer one of a name that failed at other addresses before."""
         before, _ = self._names.get(name, (HostBackoff(), None))
         longer = before.after_failure(now, refused=cause.about_us)
         return longer if longer.until > backoff.until else backoff
 
     def record_success(self, names: Iterable[str]) -> None:
         """A recipient was answered: end the back-off of its host's names."""
-        for name in list(names)[:NAMES_OF_POOL_MAX]:
+        for name in list(names)[:NAMES_OF_HOST_MAX]:
             self._names.pop(name, None)

@@ -22,9 +22,9 @@ from .egress.choice import EgressChoice, Way
 from .egress.hosts import EgressHosts
 from .egress.relief import EgressRelief, ReadCause
 from .egress.trials import EgressTrials
+from .host.engine_shared_cache import EngineSharedCache
 from .leases.ledger import RefusalLedger
 from .operators import MailOperators
-from .pool.engine_shared_cache import EngineSharedCache
 from .probing import Probing
 from .replies.rules import Rules
 

@@ -135,14 +135,14 @@ class Probe(msgspec.Struct, eq=False):
     # The egress whose host refused or deferred it, while it has accepted nobody who came this way.
     doubted: str = ""
     successor: "Probe | None" = None  # by which another egress asks for the address
-    pool: Any = None  # of the host at which it waits or is sent (pool.Pool)
+    host: Any = None  # of the host at which it waits or is sent (host.Host)
     domain_here: Any = None  # its domain at that host (catchall.DomainAcceptance)
     addresses_tried: int = 0
     conversations: int = 0
     objections: int = 0  # refusals that may have been a limit
     refused: tuple[Outcome, str] | None = None  # the latest of them: the verdict if it was none
     refusal: str = ""  # its words (limits.alike())
-    sender_refused_by: Any = None  # the pool whose host refused one kind of sender for it
+    sender_refused_by: Any = None  # the host that refused one kind of sender for it
     retried: bool = False  # once, after a reused connection failed
     rerouted: bool = False  # its reply was late while others waited; it is sent once more
     unproven: bool = False  # its reply was not proven to be its own; it is sent once more
@@ -217,17 +217,17 @@ class Probe(msgspec.Struct, eq=False):
         following = self.exchanges[place + 1], self.exchanges[place]
         self.exchanges[place : place + 2] = following
 
-    def wait_at(self, pool: object, domain: object) -> None:
+    def wait_at(self, host: object, domain: object) -> None:
         """It waits or is sent at this host."""
-        self.pool, self.domain_here = pool, domain
+        self.host, self.domain_here = host, domain
 
     def leave_host(self) -> None:
         """It is no longer this host's."""
-        self.pool = None
+        self.host = None
 
     def settle(self, outcome: Outcome, rule: str) -> None:
         """It is settled: once."""
-        self.outcome, self.rule, self.pool = outcome, rule, None
+        self.outcome, self.rule, self.host = outcome, rule, None
 
     def fail_attempt(self, cause: Cause) -> None:
         """A connection for all that wait at its host has failed."""

@@ -32,9 +32,9 @@ from .controls import CHANGED_RULE, CHANGED_S, UNCONFIRMED_RULE
 from .egress.hosts import EgressHosts
 from .egress.overview import resting_hosts, spent_budgets
 from .egress.relief import EgressRelief, Relieved
+from .host.catchall_tests import continue_test, refused_as_unknown
+from .host.host import Host, HostEgress
 from .operators import MailOperators
-from .pool.catchall_tests import continue_test, refused_as_unknown
-from .pool.pool import Pool, PoolEgress
 from .probe import AWAITS_EGRESS, EGRESS_OUT_RULE, NO_EGRESS_RULE, Cause, Probe
 from .replies.rules import Rules
 from .tolerance.hosts import SpentBudget
@@ -73,7 +73,7 @@ class Probing:
         self._watched = observer is not NO_OBSERVER
         self._routes = routes
         self._now = trio.lowlevel.current_clock().current_time
-        self.turn = Turn[Pool](settings, self)
+        self.turn = Turn[Host](settings, self)
         self.address_lookups = AddressLookups(
             routes, self._found, self.next_exchange, self.turn.run
         )
@@ -88,9 +88,9 @@ class Probing:
         """The mail hosts that are left alone now, and why; by which egress, if a file names them."""
         now = self._now()
         return [
-            host if self.relief is None else replace(host, words=f"{hosts.name}: {host.words}")
-            for hosts in self.egresses
-            for host in resting_hosts(hosts.all_pools(), hosts.host_memory, now)
+            host if self.relief is None else replace(host, words=f"{egress.name}: {host.words}")
+            for egress in self.egresses
+            for host in resting_hosts(egress.all_hosts(), egress.host_memory, now)
         ]
 
     def spent_budgets(self) -> list[SpentBudget]:
@@ -98,8 +98,8 @@ class Probing:
         now = self._now()
         return [
             spent
-            for hosts in self.egresses
-            for spent in spent_budgets(hosts.pools.values(), hosts.client, now)
+            for egress in self.egresses
+            for spent in spent_budgets(egress.hosts.values(), egress.client, now)
         ]
 
     def statistics(self) -> EngineStatistics:
@@ -108,21 +108,21 @@ class Probing:
         A host counts once for each egress that has asked it.
         """
         now = trio.current_time()
-        pools = [pool for hosts in self.egresses for pool in hosts.all_pools()]
+        hosts = [host for egress in self.egresses for host in egress.all_hosts()]
         return EngineStatistics(
             probes=self.turn.under_way,
             probes_in_flight=len(self.turn.waiting),
-            probes_waiting=sum(len(pool.waiting) for pool in pools),
-            connections=sum(hosts.permits.in_use for hosts in self.egresses),
-            hosts=sum(len(hosts.pools) for hosts in self.egresses),
-            hosts_backing_off=sum(pool.rest.backoff.active(now) for pool in pools),
-            hosts_waiting=sum(hosts.permits.demand for hosts in self.egresses),
+            probes_waiting=sum(len(host.waiting) for host in hosts),
+            connections=sum(egress.permits.in_use for egress in self.egresses),
+            hosts=sum(len(egress.hosts) for egress in self.egresses),
+            hosts_backing_off=sum(host.rest.backoff.active(now) for host in hosts),
+            hosts_waiting=sum(egress.permits.demand for egress in self.egresses),
         )
 
-    def pools_of(
+    def hosts_of(
         self, domain: str, exchanges: Sequence[MailExchange], count: int, *, patient: bool
-    ) -> list[Pool | None]:
-        """The pools of the first exchanges, at the egress that asks about the domain.
+    ) -> list[Host | None]:
+        """The hosts of the first exchanges, at the egress that asks about the domain.
 
         None where the addresses are unknown or not public, or where no egress may ask.
         """
@@ -130,7 +130,7 @@ class Probing:
         if self.relief is not None:
             hosts = self.relief.choice.hosts_for_list(domain, exchanges)
         return [
-            None if hosts is None else hosts.pool_of(exchange, patient=patient)
+            None if hosts is None else hosts.host_of(exchange, patient=patient)
             for exchange in exchanges[:count]
         ]
 
@@ -157,13 +157,13 @@ class Probing:
         else:
             self.settle(probe, Outcome.NO_EGRESS, NO_EGRESS_RULE)
 
-    def _queue(self, probe: Probe, hosts: PoolEgress) -> None:
+    def _queue(self, probe: Probe, hosts: HostEgress) -> None:
         """Try its exchanges by this egress once there is a place for it. Its clock has begun."""
         probe.belong_to(hosts)
         self.turn.queue(probe)
 
-    def submit_to(self, pool: Pool, probes: Sequence[Probe]) -> None:
-        """Submit probes whose first exchange has this pool; at most `room` of them. See submit().
+    def submit_to(self, host: Host, probes: Sequence[Probe]) -> None:
+        """Submit probes whose first exchange has this host; at most `room` of them. See submit().
 
         Some may go to another egress.
         """
@@ -174,7 +174,7 @@ class Probing:
             if (tried := self.relief.trials.begin(here[0])) is not None:
                 self.turn.begin(here[:1])
                 self._queue(here.pop(0), tried.hosts)
-            granted = self.relief.grant(pool, here) if here else 0
+            granted = self.relief.grant(host, here) if here else 0
             probes = here[:granted]
             others = here[granted:]
         else:
@@ -182,14 +182,14 @@ class Probing:
         if not self.turn.begin_together(probes):
             self.turn.begin(probes)
             for probe in probes:
-                self._queue(probe, pool.egress)
+                self._queue(probe, host.egress)
         else:
             for probe in probes:
-                probe.belong_to(pool.egress)
+                probe.belong_to(host.egress)
                 if self._watched or probe.notes is not None:
                     self._recall_addresses(probe)
                 probe.try_exchange(0)
-            pool.egress.join(pool, probes)
+            host.egress.join(host, probes)
         for probe in others:
             self.submit(probe)
 
@@ -209,9 +209,9 @@ class Probing:
                 self.turn.go_on(probe)
                 self._queue(probe, way.hosts)
 
-    def _room_freed(self, pool: Pool | None) -> None:
+    def _room_freed(self, host: Host | None) -> None:
         """A host has room: what is held has waited longer than what lists hold back."""
-        if pool is not None and self.relief is not None and self.relief.held.is_due:
+        if host is not None and self.relief is not None and self.relief.held.is_due:
             self._release_held(self.relief)
 
     async def keep_held(self, relief: EgressRelief) -> None:
@@ -256,11 +256,11 @@ class Probing:
         probe.end(outcome, rule, successor)
         self.turn.pass_on(probe, successor)
         self.address_lookups.drop(probe)
-        pool: Pool | None = probe.pool
-        if pool is not None:
-            pool.leave()
+        host: Host | None = probe.host
+        if host is not None:
+            host.leave()
             probe.leave_host()
-            self.turn.mark_freed(pool)
+            self.turn.mark_freed(host)
         if relieved.way is None:
             self._hold(relief, successor)
         else:
@@ -287,8 +287,8 @@ class Probing:
         """Settle the probe unless it is settled already."""
         if probe.outcome is not None:
             return
-        if outcome is Outcome.TIMED_OUT and probe.pool is not None:
-            probe.pool.times.note_slow()
+        if outcome is Outcome.TIMED_OUT and probe.host is not None:
+            probe.host.times.note_slow()
         if probe.accepted and outcome is not Outcome.HOST_CHANGED:
             if not LADDER[outcome].valid:
                 # It was sent again only for the catch-all test, and the reply was another.
@@ -311,20 +311,20 @@ class Probing:
             self._report(probe, outcome, rule)
         if self.relief is not None and self._relieved(probe, outcome, rule):
             return
-        pool: Pool | None = probe.pool
+        host: Host | None = probe.host
         probe.settle(outcome, rule)
         try:
             if self.address_lookups.pending:
                 self.address_lookups.drop(probe)
-            self.turn.end(probe, pool)
+            self.turn.end(probe, host)
         except Exception:  # a bug in a host's bookkeeping must not keep the answer from the caller
             log_fault(self.turn.end)
         if probe.accepted:
             continue_test(probe.domain_here)
-        elif outcome is Outcome.UNDELIVERABLE and pool is not None:
+        elif outcome is Outcome.UNDELIVERABLE and host is not None:
             domain: DomainAcceptance = probe.domain_here
             if domain.at.unknown_mailbox == probe.mailbox:
-                refused_as_unknown(pool, domain)
+                refused_as_unknown(host, domain)
 
     def _report(self, probe: Probe, outcome: Outcome, rule: str) -> None:
         place = max(0, probe.exchange_index)
@@ -336,10 +336,10 @@ class Probing:
         latest = [probe.latest for probe in probes]
         abandoned = [probe for probe in latest if not probe.settled]
         for probe in abandoned:
-            pool: Pool | None = probe.pool
+            host: Host | None = probe.host
             probe.settle(Outcome.TIMED_OUT, "abandoned")
             self.address_lookups.drop(probe)
-            self.turn.end(probe, pool, is_reported=False)
+            self.turn.end(probe, host, is_reported=False)
         for probe in abandoned:
             # Was it to carry its domain's test? Then another one does, and may need a connection.
             if probe.accepted and (carrier := continue_test(probe.domain_here)) is not None:
@@ -356,8 +356,8 @@ class Probing:
         if probe.stopped_at is not None:  # it does not wait for a permit any more
             self.turn.count_places([probe])
         probe.fail(cause)
-        if cause.outcome is Outcome.TIMED_OUT and probe.pool is not None:
-            probe.pool.times.note_slow()
+        if cause.outcome is Outcome.TIMED_OUT and probe.host is not None:
+            probe.host.times.note_slow()
         failed = cause.outcome in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
         final = not failed or cause.rule == BAN_RULE  # a backup would not judge in its place
         if final or probe.exhausted:
@@ -373,9 +373,9 @@ class Probing:
 
     def next_exchange(self, probe: Probe) -> None:
         """Try its next exchange, or the first; without one it is settled."""
-        if probe.pool is not None:
-            pool: Pool = probe.pool
-            pool.leave()
+        if probe.host is not None:
+            host: Host = probe.host
+            host.leave()
             probe.leave_host()
         if self.withdrawn(probe):
             return
@@ -405,12 +405,12 @@ class Probing:
                 self.next_exchange(probe)
 
     def _enter(self, probe: Probe, name: str, answer: AddressAnswer) -> bool:
-        """Queue the probe at the exchange's pool; False if it has no usable address."""
+        """Queue the probe at the exchange's host; False if it has no usable address."""
         if isinstance(answer, Addresses):
             if usable := probe.egress.usable(answer.ips):
                 self.address_lookups.drop(probe)
-                pool = probe.egress.pool_at(usable, name, patient=probe.patient)
-                probe.egress.join(pool, (probe,))
+                host = probe.egress.host_at(usable, name, patient=probe.patient)
+                probe.egress.join(host, (probe,))
                 return True
             cause = NOT_PUBLIC if probe.egress.of_family(answer.ips) else OTHER_FAMILY
         elif isinstance(answer, NoAddress):
@@ -430,7 +430,7 @@ class Probing:
             cause = self.address_lookups.cause_at_deadline(probe)
             self.settle(probe, cause.outcome, cause.rule)
         elif probe.unconfirmed is not None:
-            has_changed = probe.pool.controls.has_changed(self._now())
+            has_changed = probe.host.controls.has_changed(self._now())
             self.settle(probe, *(CHANGED if has_changed else probe.unconfirmed))
         else:
             self.time_out(probe)

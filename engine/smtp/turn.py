@@ -101,18 +101,18 @@ class Deadlines:
 
 
 class ProbedHost(Protocol):
-    """A mail host that probes wait at; implemented by pool.Pool."""
+    """A mail host that probes wait at; implemented by host.Host."""
 
     def leave(self) -> None:
         """A probe is no longer its own."""
         ...
 
 
-Host = TypeVar("Host", bound=ProbedHost)
-OnCapacity = Callable[[Host | None], None]
+AnyHost = TypeVar("AnyHost", bound=ProbedHost)
+OnCapacity = Callable[[AnyHost | None], None]
 
 
-class Turn(Generic[Host]):
+class Turn(Generic[AnyHost]):
     """The places of probes, their clocks, and what the steps have marked."""
 
     __slots__ = (
@@ -144,9 +144,9 @@ class Turn(Generic[Host]):
         self._list_waits = False  # a list found less room than its hosts have
         self.is_due = False  # something is marked
         self._settled: deque[Probe] = deque()
-        self._freed: dict[Host, None] = {}  # hosts, in the order in which they had room first
+        self._freed: dict[AnyHost, None] = {}  # hosts, in the order in which they had room first
         self._has_places = False  # a list that found none may have one
-        self._listeners: tuple[OnCapacity[Host], ...] = ()
+        self._listeners: tuple[OnCapacity[AnyHost], ...] = ()
 
     # -- places ----------------------------------------------------------------------------------
 
@@ -247,12 +247,12 @@ class Turn(Generic[Host]):
 
     # -- marks -----------------------------------------------------------------------------------
 
-    def mark_freed(self, host: Host) -> None:
+    def mark_freed(self, host: AnyHost) -> None:
         """The host may have room for more probes."""
         self._freed[host] = None
         self.is_due = True
 
-    def end(self, probe: Probe, host: Host | None, *, is_reported: bool = True) -> None:
+    def end(self, probe: Probe, host: AnyHost | None, *, is_reported: bool = True) -> None:
         """The probe is settled; it was at this host."""
         self.is_due = True
         if is_reported:
@@ -266,7 +266,7 @@ class Turn(Generic[Host]):
             self._freed[host] = None
         self._has_places |= self._list_waits
 
-    def hold_back(self, host: Host, count: int) -> None:
+    def hold_back(self, host: AnyHost, count: int) -> None:
         """`count` probes have a reply and wait for its proof: others may begin in their place.
 
         If it is negative, so many of them are settled or queued again.
@@ -279,11 +279,11 @@ class Turn(Generic[Host]):
 
     # -- turns -----------------------------------------------------------------------------------
 
-    def subscribe(self, listener: OnCapacity[Host]) -> None:
+    def subscribe(self, listener: OnCapacity[AnyHost]) -> None:
         """Call this when a host may have room; with None: when a list may have a place."""
         self._listeners = (*self._listeners, listener)
 
-    def unsubscribe(self, listener: OnCapacity[Host]) -> None:
+    def unsubscribe(self, listener: OnCapacity[AnyHost]) -> None:
         self._listeners = tuple(each for each in self._listeners if each != listener)
 
     async def keep_time(self, *, patient: bool) -> None:
@@ -302,7 +302,7 @@ class Turn(Generic[Host]):
                     log_fault(probe.on_settled)
             if self.waiting.count:
                 self._admit()
-            host: Host | None = None
+            host: AnyHost | None = None
             if freed:
                 host = next(iter(freed))
                 del freed[host]

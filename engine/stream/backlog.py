@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from ..smtp.egress.choice import EgressChoice
-from ..smtp.pool.pool import Pool
+from ..smtp.host.host import Host
 from ..smtp.probe import Probe
 from .engine import Engine
 from .pipeline import DomainSnapshot, StreamDomains, StreamOptions, Verification, is_paused
@@ -34,8 +34,8 @@ class Backlog:
         self._domains = domains
         self._new_probe = new_probe
         self._now = trio.lowlevel.current_clock().current_time
-        self._by_pool: dict[Pool, deque[Verification]] = {}
-        self._due: dict[Pool, None] = {}  # pools that it has grown for since the last release
+        self._by_pool: dict[Host, deque[Verification]] = {}
+        self._due: dict[Host, None] = {}  # pools that it has grown for since the last release
         self._waits_for_place = False  # a host had room, and there was no place
 
     @property
@@ -89,7 +89,7 @@ class Backlog:
         while self._due:
             self._release(self._due.popitem()[0])
 
-    def on_capacity(self, pool: Pool | None) -> None:
+    def on_capacity(self, pool: Host | None) -> None:
         """Capacity was freed for `pool`; None: a place. Called in a turn."""
         if pool is not None:
             self._release(pool)
@@ -124,7 +124,7 @@ class Backlog:
             pool.rest.retry_at_once(now)
             self._release(pool, at_end=True)
 
-    def _release(self, pool: Pool, *, at_end: bool = False) -> None:
+    def _release(self, pool: Host, *, at_end: bool = False) -> None:
         """Submit as much of what waits for the pool as the host and the places have room for."""
         waiting = self._by_pool.get(pool)
         if waiting is None or (room := self._room_at(pool, waiting, at_end=at_end)) <= 0:
@@ -136,7 +136,7 @@ class Backlog:
             self._add_again(withdrawn)
 
     def _release_some(
-        self, pool: Pool, waiting: deque[Verification], room: int, *, at_end: bool
+        self, pool: Host, waiting: deque[Verification], room: int, *, at_end: bool
     ) -> list[Verification]:
         """Submit what there is room for; return those that another egress asks."""
         probing, choice, options = self._probing, self._choice, self._options
@@ -182,11 +182,11 @@ class Backlog:
             room = self._room_at(pool, waiting, at_end=at_end)
         return withdrawn
 
-    def _room_at(self, pool: Pool, waiting: deque[Verification], *, at_end: bool) -> int:
+    def _room_at(self, pool: Host, waiting: deque[Verification], *, at_end: bool) -> int:
         patience_s = self._options.patience_left_s(self._now())
         return pool.room(len(waiting), self._options.account, patience_s, at_end=at_end)
 
-    def _is_elsewhere(self, choice: EgressChoice, pool: Pool, verification: Verification) -> bool:
+    def _is_elsewhere(self, choice: EgressChoice, pool: Host, verification: Verification) -> bool:
         """Is another egress than the pool's to ask for the domain by now?"""
         if not choice.is_withdrawn(pool, verification.domain):
             return False

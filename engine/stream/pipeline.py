@@ -27,8 +27,8 @@ from ..lists.lists import Lists
 from ..observer import Observer
 from ..pauses import PAUSED_RULE, CurrentPauses
 from ..reasons import VerdictCause, verdict_cause
+from ..smtp.host.host import Host
 from ..smtp.operators import OTHERS
-from ..smtp.pool.pool import Pool
 from ..smtp.probe import Probe, ProbeNotes
 from ..verdict import NO_SIGNALS, Outcome, Signals, Verdict, judge
 from .answers import Answer
@@ -212,7 +212,7 @@ class DomainSnapshot(msgspec.Struct, eq=False):
     answer: RouteAnswer
     until: float  # on trio's clock
     exchanges: list[MailExchange]
-    pools: list[Pool | None]  # of the first exchanges; None if the addresses are not known
+    pools: list[Host | None]  # of the first exchanges; None if the addresses are not known
 
 
 @dataclass(slots=True, eq=False)
@@ -251,10 +251,10 @@ class StreamDomains:
     def snapshot(self, answer: RouteAnswer) -> DomainSnapshot:
         """The domain with this route, and its pools as they are now."""
         exchanges: list[MailExchange] = []
-        pools: list[Pool | None] = []
+        pools: list[Host | None] = []
         if self._leads_to_hosts(answer) and (exchanges := self.exchanges(answer)):
             count = FIRST_EXCHANGES if self._options.deferred_start else 1
-            pools = self._engine.probing.pools_of(
+            pools = self._engine.probing.hosts_of(
                 answer.domain, exchanges, count, patient=self._options.patient
             )
         return DomainSnapshot(answer, trio.current_time() + SNAPSHOT_S, exchanges, pools)

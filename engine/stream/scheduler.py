@@ -15,8 +15,8 @@ import trio
 from ..background import sole_exception
 from ..observer import NO_OBSERVER
 from ..pauses import PAUSED_RULE
+from ..smtp.host.host import Host
 from ..smtp.patience import overall_s
-from ..smtp.pool.pool import Pool
 from ..smtp.probe import Probe, ProbeNotes
 from ..verdict import Outcome
 from .answers import Answer, Answers
@@ -104,7 +104,7 @@ class _Scheduler:
         self._room = _Room(self._by_domain)
         self.answers = self._room.answers
         self._domains = StreamDomains(engine, options)
-        self._batches: dict[Pool, list[Probe]] = {}  # submitted together at the end of this step
+        self._batches: dict[Host, list[Probe]] = {}  # submitted together at the end of this step
         self._all_submitted = False
         self._closed = False
         self._backlog: Backlog | None = None  # of a list

@@ -21,7 +21,7 @@ def assert_hosts_whole(hosts: EgressHosts) -> None:
     """Likewise of one egress."""
     assert not hosts.permits.in_use
     assert hosts.tasks.count == 0
-    for pool in hosts.all_pools():
+    for pool in hosts.all_hosts():
         assert pool.staffing.connections.now == 0
         assert not pool.staffing.connections.left
         assert not pool.staffing.sessions.open

@@ -11,7 +11,7 @@ from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Engine
 from mailprobe.engine.dns import single_flight
 from mailprobe.engine.smtp import catchall, host_memory
-from mailprobe.engine.smtp.pool import pools
+from mailprobe.engine.smtp.host import hosts as mail_hosts
 from mailprobe.engine.smtp.tolerance import hosts
 from mailprobe.engine.stream import pipeline
 from tests.engine.engine_runs import open_test_engine
@@ -20,8 +20,8 @@ BOUND = 5
 BOUNDS = (
     (catchall, "DOMAINS_MAX"),
     (host_memory, "BACKOFFS_MAX"),
-    (pools, "POOLS_MAX"),
-    (pools, "NAMES_MAX"),
+    (mail_hosts, "HOSTS_MAX"),
+    (mail_hosts, "NAMES_MAX"),
     (hosts, "TOLERANCES_MAX"),
     (pipeline, "ORDERS_MAX"),
     (pipeline, "SNAPSHOTS_MAX"),
@@ -51,7 +51,7 @@ async def test_new_domains_leave_nothing_once_the_tables_are_full(autojump_clock
         monkeypatch.setattr(module, name, BOUND)
     defaults = single_flight.SingleFlightCache.__init__.__kwdefaults__
     monkeypatch.setitem(defaults, "names_max", BOUND)
-    of_others = kept()["mailprobe.engine.smtp.pool.pool.Pool"]  # what earlier tests have left
+    of_others = kept()["mailprobe.engine.smtp.host.host.Host"]  # what earlier tests have left
     async with open_fake_network() as network:
         groups = [[f"d{n}.g{group}.test" for n in range(DOMAINS)] for group in range(2)]
         for domain in (*groups[0], *groups[1]):
@@ -61,4 +61,4 @@ async def test_new_domains_leave_nothing_once_the_tables_are_full(autojump_clock
             before = kept()
             await meet(engine, groups[1])
             assert kept() - before == Counter()
-            assert before["mailprobe.engine.smtp.pool.pool.Pool"] == of_others + BOUND
+            assert before["mailprobe.engine.smtp.host.host.Host"] == of_others + BOUND

@@ -31,7 +31,7 @@ from mailprobe.engine.dns.messages import NoMail, Route
 from mailprobe.engine.dns.shared_routes import SharedRoutes
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.shared_cache import Fact, FactKind, Listener
-from mailprobe.engine.smtp.pool.host_shared_cache import resting_elsewhere
+from mailprobe.engine.smtp.host.host_shared_cache import resting_elsewhere
 from mailprobe.engine.verdict import Outcome, judge
 from mailprobe.storage.idempotency import packed, unpacked
 from mailprobe.storage.list_records import ListChunk

@@ -113,7 +113,7 @@ class _HostsOfEgress:
 
 def _hosts(settings: "Settings", names: Sequence[str]) -> dict[str, _HostsOfEgress]:
     from mailprobe.engine.shared_cache import Fact
-    from mailprobe.engine.smtp.pool.host_shared_cache import resting_elsewhere
+    from mailprobe.engine.smtp.host.host_shared_cache import resting_elsewhere
 
     from ...egress.tolerances import shown_tolerances
 

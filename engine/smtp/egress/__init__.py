@@ -1,4 +1,4 @@
 """The egresses: mail hosts as each knows them, which one asks, and what happens when it is refused.
 
-Each has pools, permits, tolerances and back-offs of its own.
+Each has hosts, permits, tolerances and back-offs of its own.
 """

@@ -16,8 +16,8 @@ import trio
 
 from ...dns.messages import MailExchange
 from ...egress import Egress, EgressControl
+from ..host.host import Host
 from ..operators import MailOperators
-from ..pool.pool import Pool
 from ..probe import Probe
 from .hosts import EgressHosts
 from .standing import EgressStanding
@@ -96,11 +96,11 @@ class EgressChoice:
         )
         return None if way is None else way.hosts
 
-    def is_withdrawn(self, pool: Pool, domain: str) -> bool:
-        """Is another egress to ask about the domain, rather than that of this pool?"""
-        way = self.by_name[pool.egress.name]
-        suited = self._is_suited(way, pool.name)
-        return not (suited and self.is_usable(way)) or way.hosts.is_refused(pool, domain)
+    def is_withdrawn(self, host: Host, domain: str) -> bool:
+        """Is another egress to ask about the domain, rather than that of this host?"""
+        way = self.by_name[host.egress.name]
+        suited = self._is_suited(way, host.name)
+        return not (suited and self.is_usable(way)) or way.hosts.is_refused(host, domain)
 
     def is_usable(self, way: Way) -> bool:
         return self._is_able(way) and way.spent_until <= self._now()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import trio
 
 from ...fair_queue import FairQueue
-from ..pool.pool import Pool
+from ..host.host import Host
 from ..probe import Probe
 from ..turn import Turn
 from .choice import SPENT_S, EgressChoice, EgressTask, Way
@@ -24,7 +24,7 @@ class HeldProbes:
     """The queue of these probes."""
 
     _choice: EgressChoice
-    _turn: Turn[Pool]
+    _turn: Turn[Host]
     _is_too_late: Callable[[Probe], bool]  # for any egress to begin with it
     _now: Callable[[], float] = field(
         default_factory=lambda: trio.lowlevel.current_clock().current_time
@@ -103,8 +103,8 @@ class HeldProbes:
             return False
         if (way := self._choice.best(task)) is None:
             return True
-        pool = way.hosts.pool_of(task.exchanges[0], patient=probe.patient)
-        return pool is None or pool.room(1, probe.asker, probe.patience_s) > 0
+        host = way.hosts.host_of(task.exchanges[0], patient=probe.patient)
+        return host is None or host.room(1, probe.asker, probe.patience_s) > 0
 
     def _is_in_vain(self) -> bool:
         """Has no egress addresses now, while one is awaited?"""

@@ -1,7 +1,7 @@
-"""The mail hosts as one egress knows them: their pools, and what it may do there.
+"""The mail hosts as one egress knows them, and what it may do there.
 
-What a host does to one egress says little of another, so each has pools, permits, tolerances and
-back-offs of its own. The key of a pool is so the egress and the host's addresses.
+What a host does to one egress says little of another, so each has hosts, permits, tolerances and
+back-offs of its own. So the key of a host is the egress and its addresses.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,21 +21,21 @@ from ..address_lookups import other_family
 from ..catchall import Domains
 from ..connection_budget import ConnectionBudget, OwnBudget
 from ..controls import HostControls, SharedControls
+from ..host.engine_shared_cache import EngineSharedCache
+from ..host.hedges import Hedges
+from ..host.host import Host, HostKnowledge, Probes
+from ..host.host_shared_cache import HostSharedCache, egress_of
+from ..host.hosts import Hosts
+from ..host.left_connections import LeftConnections
+from ..host.opening import ConnectionOpener
+from ..host.permits import Permits
+from ..host.resting import HostFindings
+from ..host.serving import run_connection
 from ..host_memory import HostMemory
 from ..host_policy import first_terms
 from ..leases.ledger import RefusalLedger
 from ..leases.refusal_leases import RefusalLeases
 from ..pairing import Renamings
-from ..pool.engine_shared_cache import EngineSharedCache
-from ..pool.hedges import Hedges
-from ..pool.host_shared_cache import HostSharedCache, egress_of
-from ..pool.left_connections import LeftConnections
-from ..pool.opening import ConnectionOpener
-from ..pool.permits import Permits
-from ..pool.pool import HostKnowledge, Pool, Probes
-from ..pool.pools import Pools
-from ..pool.resting import HostFindings
-from ..pool.serving import run_connection
 from ..probe import Probe
 from ..tolerance.hosts import Tolerances
 
@@ -43,12 +43,12 @@ CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
 
 class EgressHosts:
-    """The mail hosts by one egress. Implements `ConnectionEgress` for their pools."""
+    """The mail hosts by one egress. Implements `ConnectionEgress` for them."""
 
     __slots__ = (
         *("_marker", "_now", "_routes", "client", "closing", "_controls", "dial", "domains"),
         *("_findings", "hedges", "host_memory", "is_out", "left_connections", "name"),
-        *("open_channel", "opening_clock", "patient_pools", "permits", "pools", "probes"),
+        *("open_channel", "opening_clock", "patient_hosts", "permits", "hosts", "probes"),
         *("settings", "tasks", "_tolerances"),
     )
 
@@ -89,16 +89,16 @@ class EgressHosts:
         )
         self._now = trio.lowlevel.current_clock().current_time
         self.host_memory = HostMemory(self._now)
-        self.pools = Pools(self.host_memory, self._new_pool, self._now)
-        self.patient_pools = Pools(
+        self.hosts = Hosts(self.host_memory, self._new_host, self._now)
+        self.patient_hosts = Hosts(
             self.host_memory,
-            self._new_patient_pool,
+            self._new_patient_host,
             self._now,
-            self.pools.at_address,
+            self.hosts.at_address,
         )
         self._findings: HostFindings | None = None
         if fleet is not None:
-            both = self.pools, self.patient_pools
+            both = self.hosts, self.patient_hosts
             kept_s, memory = settings.cache_s, self.host_memory
             facts = HostSharedCache(fleet, self.client, kept_s, routes, domains, memory, both)
             domains.listen(facts)
@@ -106,62 +106,62 @@ class EgressHosts:
         self.permits = Permits(
             settings.host_connections,
             OwnBudget(settings.host_connections) if permits is None else permits,
-            self.pools.at_address,
+            self.hosts.at_address,
             probes.turn,
             settings.probe_s,
         )
         self.tasks = ContainedTasks(nursery)
         self.left_connections = LeftConnections(self.permits, self.tasks.start)
-        self.hedges = Hedges(routes, self.pools, self.usable, self.tasks.start)
+        self.hedges = Hedges(routes, self.hosts, self.usable, self.tasks.start)
 
     # -- finding a host --------------------------------------------------------------------------
 
-    def all_pools(self) -> Iterator[Pool]:
-        return chain(self.pools.values(), self.patient_pools.values())
+    def all_hosts(self) -> Iterator[Host]:
+        return chain(self.hosts.values(), self.patient_hosts.values())
 
-    def pool_of(self, exchange: MailExchange, *, patient: bool = False) -> Pool | None:
-        """The exchange's pool for such probes; None if its addresses are unknown or not public."""
+    def host_of(self, exchange: MailExchange, *, patient: bool = False) -> Host | None:
+        """The exchange's host for such probes; None if its addresses are unknown or not public."""
         known = self._routes.cached_addresses(exchange.name)
         if not isinstance(known, Addresses) or not (usable := self.usable(known.ips)):
             return None
-        return self.pool_at(usable, exchange.name, patient=patient)
+        return self.host_at(usable, exchange.name, patient=patient)
 
-    def pool_at(self, addresses: tuple[str, ...], name: str, *, patient: bool) -> Pool:
-        """The host's pool; a patient probe has another one unless the host is known to be quick."""
-        pool = self.pools.find(addresses, name)
-        if not patient or pool.times.is_quick:
-            return pool
-        counterpart = self.patient_pools.find(addresses, name)
-        pool.pair_with(counterpart)
+    def host_at(self, addresses: tuple[str, ...], name: str, *, patient: bool) -> Host:
+        """The host at these addresses; a patient probe has another one unless it is known to be quick."""
+        host = self.hosts.find(addresses, name)
+        if not patient or host.times.is_quick:
+            return host
+        counterpart = self.patient_hosts.find(addresses, name)
+        host.pair_with(counterpart)
         return counterpart
 
-    def _new_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
+    def _new_host(self, addresses: tuple[str, ...], name: str, key: str) -> Host:
         known = HostKnowledge(
             first_terms(self.settings.mail_from),
             Renamings(),
             HostControls(self._controls),
             self._tolerances.find(addresses, name),
         )
-        pool = self._make(addresses, name, host, known, patient=False)
+        host = self._make(addresses, name, key, known, patient=False)
         if self.host_memory.is_struck(name):
-            pool.rest.struck_elsewhere()
-        return pool
+            host.rest.struck_elsewhere()
+        return host
 
-    def _new_patient_pool(self, addresses: tuple[str, ...], name: str, host: str) -> Pool:
-        [counterpart] = filter(None, [self.pools.peek(addresses)])  # see pool_at()
-        return self._make(addresses, name, counterpart.host, counterpart.known, patient=True)
+    def _new_patient_host(self, addresses: tuple[str, ...], name: str, key: str) -> Host:
+        [counterpart] = filter(None, [self.hosts.peek(addresses)])  # see host_at()
+        return self._make(addresses, name, counterpart.key, counterpart.known, patient=True)
 
     def _make(
         self,
         addresses: tuple[str, ...],
         name: str,
-        host: str,
+        key: str,
         known: HostKnowledge,
         *,
         patient: bool,
-    ) -> Pool:
-        return Pool(
-            *(addresses, name, host, self, known, self.domains),
+    ) -> Host:
+        return Host(
+            *(addresses, name, key, self, known, self.domains),
             *(self.host_memory, self._findings),
             patient=patient,
         )
@@ -175,25 +175,25 @@ class EgressHosts:
         """Do we leave this host, or the domain there, alone because it refused this egress?"""
         known = self._routes.cached_addresses(exchange.name)
         if isinstance(known, Addresses):
-            pool = self.pools.peek(self.usable(known.ips))
-            if pool is not None:
-                return self.is_refused(pool, domain)
+            host = self.hosts.peek(self.usable(known.ips))
+            if host is not None:
+                return self.is_refused(host, domain)
         cause = self.host_memory.name_backoff(exchange.name, self._now())
         return cause is not None and cause.about_us
 
-    def is_refused(self, pool: Pool, domain: str) -> bool:
-        """Likewise, by the pool of the host."""
+    def is_refused(self, host: Host, domain: str) -> bool:
+        """Likewise, for a host that is known."""
         now = self._now()
         cause = (
-            pool.rest.cause
-            if pool.rest.backoff.active(now)
-            else self.domains.refusal(pool.host, domain, now)
+            host.rest.cause
+            if host.rest.backoff.active(now)
+            else self.domains.refusal(host.key, domain, now)
         )
         return cause is not None and cause.about_us
 
-    async def other_addresses(self, pool: Pool, account: str) -> tuple[str, ...]:
-        """The usable addresses of the host's exchange in the family that the pool has none of."""
-        found = await other_family(self._routes, pool.name, pool.addresses, account)
+    async def other_addresses(self, host: Host, account: str) -> tuple[str, ...]:
+        """The usable addresses of the exchange in the family that the host has none of."""
+        found = await other_family(self._routes, host.name, host.addresses, account)
         return self.usable(found)
 
     def usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
@@ -207,12 +207,13 @@ class EgressHosts:
 
     # -- what happens there ----------------------------------------------------------------------
 
-    def join(self, pool: Pool, probes: Sequence[Probe]) -> None:
+    def join(self, host: Host, probes: Sequence[Probe]) -> None:
         """Queue probes at one of its hosts."""
-        pool.join(probes, self._now())
-        if pool.staffing.is_silent:
-            self.hedges.hedge(pool, probes)
-        self.permits.waits.joined(pool, probes)
+        host.join(probes, self._now())
+        if host.staffing.is_silent:
+            self.hedges.hedge(host, probes)
+        if host in self.permits.waits.present:
+            self.permits.waits.joined(host, probes)
 
     def admit_probes(self, *, is_out: bool) -> None:
         """From now on, or no longer: then what waits here for a connection is settled.
@@ -220,14 +221,14 @@ class EgressHosts:
         Another egress asks instead. Conversations that are under way are ended as usual.
         """
         self.is_out = is_out
-        for pool in list(self.all_pools()) if is_out else ():
-            for probe in pool.waiting.live():
-                pool.waiting.requeue(probe, last=True)
-            pool.staffing.sessions.close_idle()
+        for host in list(self.all_hosts()) if is_out else ():
+            for probe in host.waiting.live():
+                host.waiting.requeue(probe, last=True)
+            host.staffing.sessions.close_idle()
 
-    def connect(self, pool: Pool, permit_at: str | None) -> None:
-        """Open one more connection of the pool."""
-        self.tasks.start(run_connection, pool, self, ConnectionOpener(pool, self).open, permit_at)
+    def connect(self, host: Host, permit_at: str | None) -> None:
+        """Open one more connection of the host."""
+        self.tasks.start(run_connection, host, self, ConnectionOpener(host, self).open, permit_at)
 
     def stop(self) -> None:
         self.closing = True
@@ -237,7 +238,7 @@ class EgressHosts:
     async def close(self) -> None:
         """Send QUIT on every connection, within `CLOSING_S`."""
         self.stop()
-        for pool in self.all_pools():
-            pool.staffing.sessions.withdraw_all()
+        for host in self.all_hosts():
+            host.staffing.sessions.withdraw_all()
         with trio.move_on_after(CLOSING_S):
             await self.tasks.wait()

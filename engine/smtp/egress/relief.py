@@ -11,7 +11,7 @@ import trio
 
 from ...egress import EgressControl
 from ...verdict import Blame, Outcome, Reason
-from ..pool.pool import Pool
+from ..host.host import Host
 from ..probe import EGRESS_FAILED_RULE, EGRESS_FAMILY_RULE, EGRESS_OUT_RULE, Probe
 from ..turn import Turn
 from .choice import EgressChoice, EgressTask, Way
@@ -45,7 +45,7 @@ class EgressRelief:
         self,
         choice: EgressChoice,
         trials: EgressTrials,
-        turn: Turn[Pool],
+        turn: Turn[Host],
         control: EgressControl,
         cause_of: ReadCause,
     ) -> None:
@@ -70,9 +70,9 @@ class EgressRelief:
             EgressTask(probe.domain, probe.exchanges, probe.egresses_tried)
         )
 
-    def grant(self, pool: Pool, probes: Sequence[Probe]) -> int:
-        """How many of them the egress of this pool may ask about: so many are counted."""
-        way = self.choice.by_name[pool.egress.name]
+    def grant(self, host: Host, probes: Sequence[Probe]) -> int:
+        """How many of them the egress of this host may ask about: so many are counted."""
+        way = self.choice.by_name[host.egress.name]
         return self.choice.count(way, len(probes)) if self.choice.is_usable(way) else 0
 
     def is_too_late(self, probe: Probe) -> bool:
@@ -122,11 +122,11 @@ class EgressRelief:
 
     def _is_doubtful(self, probe: Probe, outcome: Outcome) -> bool:
         """May the host treat all alike who come by this egress? It has accepted none of them."""
-        pool: Pool | None = probe.pool
-        if pool is None or pool.controls.comparable:
+        host: Host | None = probe.host
+        if host is None or host.controls.comparable:
             return False
         if outcome is Outcome.TEMPORARY:
-            since = pool.refusals.deferred_since
+            since = host.refusals.deferred_since
             return since is not None and self._now() - since >= DEFERS_S
         return outcome in (Outcome.UNDELIVERABLE, Outcome.UNCONFIRMED)
 

@@ -62,7 +62,7 @@ class LeasedTolerance(Protocol):
 
 
 class LeaseUser(Protocol):
-    """Waits for a lease; implemented by `pool.pool.Pool`."""
+    """Waits for a lease; implemented by `host.host.Host`."""
 
     @property
     def hour_took(self) -> int:

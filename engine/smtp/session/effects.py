@@ -1,7 +1,7 @@
 """Changes that a step of a session causes outside it, as frozen values, in the order of events.
 
-A session calls nobody: it appends these to a list. After the step its pool applies them (see
-`mailprobe.engine.smtp.pool.serving`), so nothing outside changes during a step.
+A session calls nobody: it appends these to a list. After the step its host applies them (see
+`mailprobe.engine.smtp.host.serving`), so nothing outside changes during a step.
 """
 
 from collections.abc import Callable

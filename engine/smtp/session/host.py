@@ -1,4 +1,4 @@
-"""The interface between a session and the pool of its mail host."""
+"""The interface between a session and its mail host."""
 
 from typing import Protocol
 
@@ -14,7 +14,7 @@ from .effects import Emit
 
 
 class HostTimes(Protocol):
-    """When a mail host replies, as far as its sessions ask; see pool.reply_times."""
+    """When a mail host replies, as far as its sessions ask; see host.reply_times."""
 
     usual_s: float  # from a recipient's write to its reply
     late_s: float  # a reply that takes longer is late
@@ -24,7 +24,7 @@ class HostTimes(Protocol):
 
 
 class SessionQueue(Protocol):
-    """The probes that wait for a session; see pool.queue."""
+    """The probes that wait for a session; see host.queue."""
 
     count: int
 
@@ -33,7 +33,7 @@ class SessionQueue(Protocol):
 
 
 class SessionHost(Protocol):
-    """What a session needs of its mail host; implemented by pool.Pool."""
+    """What a session needs of its mail host; implemented by host.Host."""
 
     name: str
     patient: bool  # it may be slow for all: nothing is sent elsewhere meanwhile

@@ -23,7 +23,7 @@ from .transaction import Transaction
 
 _IS_DEFERRED = attrgetter("deferred_start")
 PRESSED_SHARE = 0.5  # of the time that is left: not all connections are open from the start
-TURN_S = 0.5  # of a connection while another pool waits for a permit of its address
+TURN_S = 0.5  # of a connection while another host waits for a permit of its address
 TURN_CHECK_S = 0.1  # after that, between two checks whether any does
 TEST_LEFT_S = 0.6  # of a request's clock: then its domain's test goes before other addresses
 

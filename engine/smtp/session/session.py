@@ -4,7 +4,7 @@ What a session is given: octets and times, by its conversation; recipients, by i
 What it returns: octets, in the conversation; until when to wait; and effects. A step is one call of
 `react`: when something has come, the time is up, or at once, when the effects of the step before
 are applied. `exchange` sends batches and processes replies; here are the steps between them, TLS
-that the host demands, and the end. `mailprobe.engine.smtp.pool.serving` waits, writes and applies.
+that the host demands, and the end. `mailprobe.engine.smtp.host.serving` waits, writes and applies.
 """
 
 from collections.abc import Callable

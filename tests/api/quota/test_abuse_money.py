@@ -175,7 +175,7 @@ async def test_a_session_that_fails_ends_no_other(autojump_clock, monkeypatch, f
             EngineSettings(), transport=network.transport, dial=network.dial
         ) as engine:
             with monkeypatch.context() as patched:
-                patched.setattr("mailprobe.engine.smtp.pool.opening.greet", throw)
+                patched.setattr("mailprobe.engine.smtp.host.opening.greet", throw)
                 async with open_answers(engine, ["known@shop.test"], account="a") as answers:
                     verdict = (await anext(answers)).verdict
                 assert verdict.status == "unknown"

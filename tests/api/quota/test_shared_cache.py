@@ -25,7 +25,7 @@ from mailprobe.bench.world.host_profiles import SPAMHAUS
 from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Engine
 from mailprobe.engine.shared_cache import Fact
-from mailprobe.engine.smtp.pool.host_shared_cache import APART_SHARE, LATER_S, WORDS
+from mailprobe.engine.smtp.host.host_shared_cache import APART_SHARE, LATER_S, WORDS
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.shared_cache import NewFact

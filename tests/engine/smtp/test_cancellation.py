@@ -28,7 +28,7 @@ from mailprobe.engine import (
     open_answers,
     open_engine,
 )
-from mailprobe.engine.smtp.pool.serving import ServedSession
+from mailprobe.engine.smtp.host.serving import ServedSession
 from mailprobe.engine.smtp.probe import Probe
 from tests.cutter import Cutter
 from tests.engine.engine_runs import verify
@@ -184,7 +184,7 @@ def may_be_said_still(engine: Engine) -> set[str]:
     """Who is in a round under way: a command of theirs may be on its way."""
     return {
         asked.mailbox
-        for pool in engine.probing.egresses[0].pools.values()
+        for pool in engine.probing.egresses[0].hosts.values()
         for served in pool.staffing.sessions.open
         if isinstance(served, ServedSession)
         for asked in served.session.exchange.batch.unanswered
@@ -194,7 +194,7 @@ def may_be_said_still(engine: Engine) -> set[str]:
 
 def may_be_control(engine: Engine) -> set[str]:
     """Addresses with an answer, of which a host is asked once more whether it still gives it."""
-    pools = list(engine.probing.egresses[0].pools.values())
+    pools = list(engine.probing.egresses[0].hosts.values())
     known = {each.mailbox for pool in pools for each in pool.controls.known()}
     domains = {mailbox.rpartition("@")[2] for mailbox in known}
     return known | {f"postmaster@{domain}" for domain in domains}
@@ -281,7 +281,7 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
         assert egress.tasks.count == 0
         assert not any(
             pool.staffing.connections.now or pool.staffing.sessions.open
-            for pool in egress.pools.values()
+            for pool in egress.hosts.values()
         )
         async with open_engine(
             scenario.settings, transport=network.transport, dial=tap.dial

@@ -61,7 +61,7 @@ async def test_an_acceptance_is_unknown_at_the_deadline_where_the_host_has_chang
         ) as engine:
             first = await verify(engine, "known@shop.test", *REFUSED)
             assert [fields_of(verdict) for verdict in first] == FIRST
-            [pool] = engine.probing.egresses[0].pools.values()
+            [pool] = engine.probing.egresses[0].hosts.values()
             slow_s["known"] = 0.13  # not late, so the session goes on to the deadline
 
             async def contradict() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from mailprobe.engine.lists.lists import DATA, read_names
 from mailprobe.engine.smtp.controls import HostControls
+from mailprobe.engine.smtp.host.identity import HostIdentity
 from mailprobe.engine.smtp.leases.ledger import CEILING
 from mailprobe.engine.smtp.operators import (
     MailOperator,
@@ -14,7 +15,6 @@ from mailprobe.engine.smtp.operators import (
     budget_labels,
     load_operators,
 )
-from mailprobe.engine.smtp.pool.identity import HostIdentity
 from mailprobe.engine.smtp.replies.rules import load_rules
 from mailprobe.engine.smtp.tolerance.host import OWN_START, Tolerance
 from mailprobe.engine.smtp.tolerance.limits import RefusalLimits

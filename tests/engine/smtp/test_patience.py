@@ -121,7 +121,7 @@ async def test_a_host_that_was_quick_keeps_its_deadlines(autojump_clock):
             for _ in range(2):  # the random name is greylisted as well
                 await trio.sleep(RECHECK_S)
                 verdicts = await verify(engine, *MIXED, deferred_start=True, patient=True)
-            assert not len(engine.probing.egresses[0].patient_pools)
+            assert not len(engine.probing.egresses[0].patient_hosts)
     assert {fields_of(verdict) for verdict in verdicts} == {DELIVERABLE, UNDELIVERABLE}
 
 

@@ -14,7 +14,7 @@ from mailprobe.engine.smtp.backoff import (
     UNREACHABLE_BACKOFF_S_MAX,
     HostBackoff,
 )
-from mailprobe.engine.smtp.pool.connections import (
+from mailprobe.engine.smtp.host.connections import (
     HOST_LIMIT_S,
     LIMIT_AT_FIRST,
     Throttle,

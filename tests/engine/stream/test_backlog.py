@@ -153,7 +153,7 @@ async def test_probes_of_a_lock_step_host_are_admitted_a_few_at_a_time(autojump_
                 nursery.start_soon(in_order, answers, len(texts))
                 while answers.ready or engine.probing.turn.under_way or not rooms:
                     await trio.sleep(0.003)
-                    for pool in engine.probing.egresses[0].pools.values():
+                    for pool in engine.probing.egresses[0].hosts.values():
                         rooms[pool.present - pool.backlog, len(pool.staffing.sessions.open)] = (
                             pool.room(1, "me"),
                             pool.room(100, "me"),

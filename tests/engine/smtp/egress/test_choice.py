@@ -192,7 +192,7 @@ async def test_a_pool_whose_list_goes_to_another_egress_asks_for_no_refusals(aut
             nursery.start_soon(ledger.run)
             nursery.start_soon(answers_of, engine, [f"known@{domain}"])
             await trio.sleep(1.5)  # the one that waits has asked
-            [pool] = engine.probing.egresses[0].pools.values()
+            [pool] = engine.probing.egresses[0].hosts.values()
             engine.probing.submit_to(pool, [])
             await trio.sleep(2.0)
             assert [report.is_wanted for _, _, report in ledger.reports] == [True]

@@ -26,7 +26,7 @@ FAVOURED = Egress("a", weight=1e9)
 def present_at(engine: Engine, egress: str) -> int:
     """Probes that wait or are under way at the pools of an egress."""
     [hosts] = [hosts for hosts in engine.probing.egresses if hosts.name == egress]
-    pools = hosts.pools.values()
+    pools = hosts.hosts.values()
     return sum(pool.present for pool in pools)
 
 

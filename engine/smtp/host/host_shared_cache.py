@@ -26,7 +26,7 @@ from ...shared_cache import KEPT_S_MAX, Fact
 from ...verdict import LADDER, Outcome
 from ..backoff import HostBackoff
 from ..catchall import Acceptance, DomainAcceptance, Domains
-from ..host_memory import NAMES_OF_POOL_MAX, HostMemory
+from ..host_memory import NAMES_OF_HOST_MAX, HostMemory
 from ..probe import Cause
 from .engine_shared_cache import (
     NOT,
@@ -36,8 +36,8 @@ from .engine_shared_cache import (
 )
 
 if TYPE_CHECKING:
-    from .pool import Pool
-    from .pools import Pools
+    from .host import Host
+    from .hosts import Hosts
 
 STRUCK_S = 600.0  # after one refusal the next one counts as the second for so long, fleet-wide
 # An engine that was not refused itself waits longer: so one of the fleet tries the host first,
@@ -92,11 +92,11 @@ class HostSharedCache:
         routes: Routes,
         domains: Domains,
         memory: HostMemory,
-        pools: "Sequence[Pools]",
+        hosts: "Sequence[Hosts]",
     ) -> None:
         """`kept_s`: for so long a test's result is kept.
 
-        `pools`: the egress's ordinary ones, and the patient ones.
+        `hosts`: the egress's ordinary ones, and the patient ones.
         """
         self._fleet = fleet
         self._egress = egress
@@ -105,7 +105,7 @@ class HostSharedCache:
         self._routes = routes
         self._domains = domains
         self._memory = memory
-        self._pools = pools
+        self._hosts = hosts
         self._now = trio.lowlevel.current_clock().current_time
         fleet.add(egress, self)
 
@@ -116,15 +116,15 @@ class HostSharedCache:
         self._strike(subject, self._now() + fact.kept_s)
         return True
 
-    def _named(self, name: str) -> "Iterator[Pool]":
-        return (pool for pools in self._pools if (pool := pools.named(name)) is not None)
+    def _named(self, name: str) -> "Iterator[Host]":
+        return (host for hosts in self._hosts if (host := hosts.named(name)) is not None)
 
     # -- back-offs -----------------------------------------------------------------------------
 
     def refused_once(self, names: Iterable[str], cause: Cause) -> None:
         """The host has refused us once: there is no back-off yet."""
         if _is_shared(cause):
-            for name in list(names)[:NAMES_OF_POOL_MAX]:
+            for name in list(names)[:NAMES_OF_HOST_MAX]:
                 self._fleet.exchange.share(Fact("strike", f"{self._egress} {name}", "", STRUCK_S))
 
     def backed_off(
@@ -134,7 +134,7 @@ class HostSharedCache:
             return
         for address in addresses:
             self._share_backoff(f"address {address}", backoff, cause)
-        for name in list(names)[:NAMES_OF_POOL_MAX]:
+        for name in list(names)[:NAMES_OF_HOST_MAX]:
             self._share_backoff(f"name {name}", self._memory.backoff_of(name), cause)
 
     def _share_backoff(self, where: str, backoff: HostBackoff, cause: Cause) -> None:
@@ -158,8 +158,8 @@ class HostSharedCache:
         self._strike(where, backoff.until + STRUCK_S)
         if not self._memory.back_off_name(where, backoff, cause):
             return False
-        for pool in self._named(where):
-            pool.backed_off_elsewhere(backoff.until)
+        for host in self._named(where):
+            host.backed_off_elsewhere(backoff.until)
         return True
 
     def _later_s(self, where: str, kept_s: float) -> float:
@@ -169,8 +169,8 @@ class HostSharedCache:
 
     def _strike(self, name: str, until: float) -> None:
         self._memory.strike_elsewhere(name, until)
-        for pool in self._named(name):
-            pool.rest.struck_elsewhere()
+        for host in self._named(name):
+            host.rest.struck_elsewhere()
 
     # -- what a domain accepts -----------------------------------------------------------------
 
@@ -190,9 +190,9 @@ class HostSharedCache:
                 self._fleet.keep_acceptance((name, domain.key), known)
 
     def recall(self, domain: DomainAcceptance) -> None:
-        for pool, name in self._exchanges_of(domain):
+        for host, name in self._exchanges_of(domain):
             if (known := self._fleet.accepted(name, domain.key)) is not None:
-                self._believe(domain, pool, known)
+                self._believe(domain, host, known)
 
     def _share_acceptance(self, domain: DomainAcceptance, value: str, kept_s: float) -> list[str]:
         names = [name for _, name in self._exchanges_of(domain)]
@@ -200,38 +200,37 @@ class HostSharedCache:
             self._fleet.exchange.share(Fact("acceptance", f"{name} {domain.key}", value, kept_s))
         return names
 
-    def _exchanges_of(self, domain: DomainAcceptance) -> "list[tuple[Pool, str]]":
+    def _exchanges_of(self, domain: DomainAcceptance) -> "list[tuple[Host, str]]":
         """The exchanges of the domain that are this host: elsewhere it may have another key."""
         route = self._routes.cached_route(domain.name)
         if not isinstance(route, Route):
             return []
         return [
-            (pool, exchange.name)
+            (host, exchange.name)
             for exchange in route.exchanges
-            if (pool := self._pools[0].named(exchange.name)) is not None
-            and pool.host == domain.host
+            if (host := self._hosts[0].named(exchange.name)) is not None and host.key == domain.host
         ]
 
     def absorb_acceptance(self, name: str, domain: str, known: KnownAcceptance) -> bool:
         """See engine_shared_cache.EgressSharedCache."""
-        pool = self._pools[0].named(name)
-        here = None if pool is None else self._domains.known(pool.host, domain)
-        if pool is None or here is None:
+        host = self._hosts[0].named(name)
+        here = None if host is None else self._domains.known(host.key, domain)
+        if host is None or here is None:
             return False
         if known.holds:
-            return self._believe(here, pool, known)
+            return self._believe(here, host, known)
         if here.acceptance is not known.acceptance or here.known_until > known.until:
             return False
         here.drop_test()
         return True
 
-    def _believe(self, domain: DomainAcceptance, pool: "Pool", known: KnownAcceptance) -> bool:
+    def _believe(self, domain: DomainAcceptance, host: "Host", known: KnownAcceptance) -> bool:
         """Set what another engine has found, unless this one knows or is finding out itself.
 
         That another egress was refused counts where the host has refused this one, too.
         """
         now, acceptance = self._now(), known.acceptance
-        refuses_us = known.by == self._egress or self._domains.judges(pool.host, now)
+        refuses_us = known.by == self._egress or self._domains.judges(host.key, now)
         if acceptance is Acceptance.SOME and not refuses_us:
             return False
         knows = (
@@ -240,10 +239,10 @@ class HostSharedCache:
         contradicts = acceptance is Acceptance.ALL and (
             domain.accepts_most or domain.at.unknown_mailbox
         )
-        if knows or contradicts or pool.controls.has_changed(now):
+        if knows or contradicts or host.controls.has_changed(now):
             return False
         domain.believe(acceptance, known.until)
-        pool.controls.note_learned(domain)
+        host.controls.note_learned(domain)
         return True
 
 

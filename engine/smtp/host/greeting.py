@@ -14,8 +14,8 @@ from ..replies.rules import Step
 from ..session.failure_causes import CONNECTION_ERRORS, cause_of
 from ..session.session import SmtpSession
 from ..wire import RemoteProtocolError
-from .host import ConnectionEgress
-from .pool import Pool
+from .connection_egress import ConnectionEgress
+from .host import Host
 from .serving import ServedSession
 
 # Errors of our own network, not of the host.
@@ -25,7 +25,7 @@ UNREACHABLE = frozenset(
 
 
 async def greet(
-    pool: Pool, egress: ConnectionEgress, address: str, lines: list[tuple[float, bool, str]]
+    host: Host, egress: ConnectionEgress, address: str, lines: list[tuple[float, bool, str]]
 ) -> ServedSession | Cause | None:
     """Connect, read the banner, send EHLO, or HELO if that is refused.
 
@@ -39,11 +39,11 @@ async def greet(
     began = trio.current_time()
     try:
         with egress.permits.holding(address):
-            with trio.fail_after(pool.read_s):
-                stream = await egress.dial(address, pool.egress.settings.smtp_port)
-            connection = SmtpConnection(egress.open_channel(stream), pool.read_s)
+            with trio.fail_after(host.read_s):
+                stream = await egress.dial(address, host.egress.settings.smtp_port)
+            connection = SmtpConnection(egress.open_channel(stream), host.read_s)
             lines.append((began, True, "(connect)"))
-            greeted = await _introduce(pool, egress, connection, address, lines)
+            greeted = await _introduce(host, egress, connection, address, lines)
             if isinstance(greeted, Cause):
                 lines += connection.conversation.unanswered_lines()
     except trio.TooSlowError:
@@ -56,7 +56,7 @@ async def greet(
         greeted = Cause(Outcome.CONVERSATION_FAILED, rule, words)
     finally:
         if isinstance(greeted, Cause) and connection is not None:
-            egress.tasks.start(_close, pool, egress, connection, address)
+            egress.tasks.start(_close, host, egress, connection, address)
         elif not isinstance(greeted, ServedSession):
             if connection is not None:
                 with trio.CancelScope(shield=True):
@@ -66,7 +66,7 @@ async def greet(
 
 
 async def _introduce(
-    pool: Pool,
+    host: Host,
     egress: ConnectionEgress,
     connection: SmtpConnection,
     address: str,
@@ -77,49 +77,49 @@ async def _introduce(
         turn = await connection.receive_reply()
         preamble += connection.conversation.lines_of(turn)
         if not turn.reply.positive:
-            return _refused(pool, Step.BANNER, turn)
-        pool.identity.recognise(" ".join(turn.reply.lines))
+            return _refused(host, Step.BANNER, turn)
+        host.identity.recognise(" ".join(turn.reply.lines))
         step = Step.HELLO
-        await connection.send(wire.ehlo(pool.egress.settings.helo_name))
+        await connection.send(wire.ehlo(host.egress.settings.helo_name))
         turn = await connection.receive_reply()
         preamble += connection.conversation.lines_of(turn)
         if turn.reply.code >= 500:
-            await connection.send(wire.helo(pool.egress.settings.helo_name))
+            await connection.send(wire.helo(host.egress.settings.helo_name))
             turn = await connection.receive_reply()
             preamble += connection.conversation.lines_of(turn)
     except CONNECTION_ERRORS as error:
         return cause_of(error, step, spoke=step is not Step.BANNER)
     if not turn.reply.positive:
-        return _refused(pool, Step.HELLO, turn)
-    pool.identity.recognise(" ".join(turn.reply.lines))
-    if (cause := await _start_tls(pool, connection, preamble)) is not None:
+        return _refused(host, Step.HELLO, turn)
+    host.identity.recognise(" ".join(turn.reply.lines))
+    if (cause := await _start_tls(host, connection, preamble)) is not None:
         return cause
     if connection.conversation.unread:
         return cause_of(RemoteProtocolError("it spoke without being asked"), Step.HELLO)
-    pool.introduced(connection.conversation)
-    session = SmtpSession(pool, connection.conversation, address, preamble)
-    return ServedSession(pool, egress, session, connection)
+    host.introduced(connection.conversation)
+    session = SmtpSession(host, connection.conversation, address, preamble)
+    return ServedSession(host, egress, session, connection)
 
 
 async def _start_tls(
-    pool: Pool, connection: SmtpConnection, preamble: list[tuple[float, bool, str]]
+    host: Host, connection: SmtpConnection, preamble: list[tuple[float, bool, str]]
 ) -> Cause | None:
     """Start TLS if the host is known to demand it. Returns the cause of a failure, or None."""
-    if not (pool.terms.tls and connection.conversation.offer.starttls):
+    if not (host.terms.tls and connection.conversation.offer.starttls):
         return None
     try:
-        refusal = await start_tls(connection, pool.egress.settings.helo_name, preamble)
+        refusal = await start_tls(connection, host.egress.settings.helo_name, preamble)
     except CONNECTION_ERRORS as error:
-        pool.terms.tls_failed()
+        host.terms.tls_failed()
         return cause_of(error, Step.STARTTLS)
     if refusal is None:
         return None
-    pool.terms.tls_failed()
-    return _refused(pool, Step.STARTTLS, refusal)
+    host.terms.tls_failed()
+    return _refused(host, Step.STARTTLS, refusal)
 
 
-def _refused(pool: Pool, step: Step, turn: wire.CommandReply) -> Cause:
-    reading = pool.read(step, turn.reply)
+def _refused(host: Host, step: Step, turn: wire.CommandReply) -> Cause:
+    reading = host.read(step, turn.reply)
     words = f"{step.value} refused: {turn.reply.code} {turn.reply.text[:80]}"
     return Cause(
         Outcome.CONVERSATION_FAILED,
@@ -133,7 +133,7 @@ def _refused(pool: Pool, step: Step, turn: wire.CommandReply) -> Cause:
 
 
 async def _close(
-    pool: Pool, egress: ConnectionEgress, connection: SmtpConnection, address: str
+    host: Host, egress: ConnectionEgress, connection: SmtpConnection, address: str
 ) -> None:
     """Send QUIT in the background; the probes do not wait for it."""
     is_done = True
@@ -142,7 +142,7 @@ async def _close(
             is_done = await connection.quit()
     finally:
         if not is_done:
-            egress.left_connections.add(pool, connection, address)
+            egress.left_connections.add(host, connection, address)
         else:
             with trio.CancelScope(shield=True):
                 await connection.close()

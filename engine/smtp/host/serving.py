@@ -24,69 +24,69 @@ from ..session.failure_causes import (
 from ..session.session import NOW, SmtpSession
 from ..wire import ConnectionLost, Overdue
 from .catchall_tests import repeat_test, settle_awaiting
-from .host import ConnectionEgress
-from .pool import Pool
+from .connection_egress import ConnectionEgress
+from .host import Host
 
 Open = Callable[[str | None], Awaitable["ServedSession | None"]]  # see ConnectionOpener.open()
 
 
 async def run_connection(
-    pool: Pool, egress: ConnectionEgress, open_one: Open, permit_at: str | None
+    host: Host, egress: ConnectionEgress, open_one: Open, permit_at: str | None
 ) -> None:
     """Run one connection; `permit_at` is an address whose permit it holds already."""
-    served, is_done, turn = None, True, pool.turn
+    served, is_done, turn = None, True, host.turn
     try:
         served = await open_one(permit_at)
         if served is not None:
-            pool.staffing.sessions.add(served)
-            pool.staffing.connections.greeted(len(pool.staffing.sessions.open))
+            host.staffing.sessions.add(served)
+            host.staffing.connections.greeted(len(host.staffing.sessions.open))
             if egress.closing:
                 served.withdraw()
-            egress.hedges.greeted(pool)
-            turn.mark_freed(pool)
+            egress.hedges.greeted(host)
+            turn.mark_freed(host)
             turn.run()
-            pool.open_all()
+            host.open_all()
             with egress.permits.holding(served.address):
                 await served.serve()
-                session_over(pool, served)
-                pool.staff()
+                session_over(host, served)
+                host.staff()
                 turn.run()
                 is_done = await served.connection.quit()
     finally:
         if served is not None:
-            session_over(pool, served)
+            session_over(host, served)
             turn.run()
-            pool.staffing.connections.session_closed(pool.now())
+            host.staffing.connections.session_closed(host.now())
             if not is_done:
-                egress.left_connections.add(pool, served.connection, served.address)
+                egress.left_connections.add(host, served.connection, served.address)
             else:
                 with trio.CancelScope(shield=True):
                     await served.connection.close()
                 egress.permits.release(served.address)
-        pool.staffing.connections.closed()
-        if not pool.staffing.connections.now:
-            egress.hedges.gave_up(pool)
-    pool.connection_ended()
+        host.staffing.connections.closed()
+        if not host.staffing.connections.now:
+            egress.hedges.gave_up(host)
+    host.connection_ended()
     turn.run()
 
 
-def session_over(pool: Pool, served: "ServedSession") -> None:
+def session_over(host: Host, served: "ServedSession") -> None:
     session = served.session
-    if served in pool.staffing.sessions.open and session.is_spent and session.recipients:
-        pool.staffing.connections.session_spent(session.recipients)
-    pool.staffing.sessions.discard(served)
-    if pool.times.late.session_over(session.conversation):
-        pool.turn.mark_freed(pool)
+    if served in host.staffing.sessions.open and session.is_spent and session.recipients:
+        host.staffing.connections.session_spent(session.recipients)
+    host.staffing.sessions.discard(served)
+    if host.times.late.session_over(session.conversation):
+        host.turn.mark_freed(host)
 
 
 class ServedSession:
     """One session on its connection: reads and writes for it, and waits. Its host wakes it."""
 
-    __slots__ = (*("_egress", "_error", "_pool", "_until", "address", "connection", "session"),)
+    __slots__ = (*("_egress", "_error", "_host", "_until", "address", "connection", "session"),)
 
     def __init__(
         self,
-        pool: Pool,
+        host: Host,
         egress: ConnectionEgress,
         session: SmtpSession,
         connection: SmtpConnection,
@@ -94,7 +94,7 @@ class ServedSession:
         self.session = session
         self.connection = connection
         self.address = session.address
-        self._pool = pool
+        self._host = host
         self._egress = egress
         self._until = NOW  # of the wait
         self._error: Exception | None = None  # of a step during a wait
@@ -152,7 +152,7 @@ class ServedSession:
 
         Returns until when to wait, or None for the task to act.
         """
-        session, pool, connection = self.session, self._pool, self.connection
+        session, host, connection = self.session, self._host, self.connection
         try:
             connection.read()
             until = session.react()
@@ -161,7 +161,7 @@ class ServedSession:
                     takes_more = session.takes_more and not session.exchange.batch.unanswered
                     self._apply(takes_more=takes_more)
                 if until == NOW:
-                    session.conversation.read_clock(pool.now())
+                    session.conversation.read_clock(host.now())
                 elif session.exchange.is_late and until > NOW and self._gives_way():
                     until = session.fail(Rerouted())
                     continue
@@ -178,9 +178,9 @@ class ServedSession:
 
     def _gives_way(self) -> bool:
         """Is the session late, and do other probes need its place?"""
-        session, pool = self.session, self._pool
-        after_s = pool.times.reroute_s(pool.staffing.openings.opening_s)
-        return session.exchange.may_give_way(after_s) and pool.staffing.gives_way(
+        session, host = self.session, self._host
+        after_s = host.times.reroute_s(host.staffing.openings.opening_s)
+        return session.exchange.may_give_way(after_s) and host.staffing.gives_way(
             session.conversation
         )
 
@@ -221,10 +221,10 @@ class ServedSession:
 
         `takes_more`: the session takes one of those that wait.
         """
-        pool, session, turn = self._pool, self.session, self._pool.turn
-        settle, read_recipient = pool.probes.settle, pool.refusals.recipient_read
+        host, session, turn = self._host, self.session, self._host.turn
+        settle, read_recipient = host.probes.settle, host.refusals.recipient_read
         if takes_more:
-            pool.staffing.sessions.begin_picking(self)
+            host.staffing.sessions.begin_picking(self)
         try:
             for effect in session.effects:  # those of every reply first: a class pattern takes 2 µs
                 if type(effect) is Settled:
@@ -232,81 +232,81 @@ class ServedSession:
                 elif type(effect) is RecipientRead:
                     read_recipient(effect.domain, effect.reply, effect.reading, self.address)
                 elif type(effect) is HeldBack:
-                    pool.hold_back(effect.count)
+                    host.hold_back(effect.count)
                 elif type(effect) is BatchDone:
-                    pool.batch_done(effect.round_s, effect.gap_s, effect.first_s)
+                    host.batch_done(effect.round_s, effect.gap_s, effect.first_s)
                 elif type(effect) is Idle:
-                    pool.staffing.sessions.idles(self, tests=effect.tests)
+                    host.staffing.sessions.idles(self, tests=effect.tests)
                 else:
                     self._apply_rare(effect)
         finally:
             if turn.is_due:
                 turn.run()
             if takes_more and not session.is_woken:
-                pool.staffing.sessions.end_picking(self)
+                host.staffing.sessions.end_picking(self)
             session.effects.clear()
 
     def _apply_rare(self, effect: Effect) -> None:
-        pool = self._pool
+        host = self._host
         match effect:
             case made.Busy(reused):
-                pool.staffing.sessions.works(self)
+                host.staffing.sessions.works(self)
                 if reused:
-                    pool.probes.observer.session_reused()
+                    host.probes.observer.session_reused()
             case made.RecipientRefused(at, prompt, for_good):
                 if prompt:
-                    pool.times.note_prompt_refusal(at)
+                    host.times.note_prompt_refusal(at)
                 if for_good:
-                    pool.probes.observer.recipient_refused(pool.budget.label)
+                    host.probes.observer.recipient_refused(host.budget.label)
             case made.Requeued(probe, last):
-                pool.waiting.requeue(probe, last=last)
+                host.waiting.requeue(probe, last=last)
             case made.ClockRestarted(probe):
-                pool.turn.restart_clock(probe)
+                host.turn.restart_clock(probe)
             case made.ClockSuspended(probe):
-                pool.turn.stop_clocks((probe,))
+                host.turn.stop_clocks((probe,))
             case made.FailedOver(probe, cause):
-                pool.probes.fail_over(probe, cause)
+                host.probes.fail_over(probe, cause)
             case made.TestEnded(domain, acceptance, in_time):
                 if acceptance is None:
-                    repeat_test(pool, domain)
+                    repeat_test(host, domain)
                     return
                 if not in_time:
-                    pool.times.note_unanswered_test(pool.now())
-                settle_awaiting(pool, domain, acceptance, in_time=in_time)
+                    host.times.note_unanswered_test(host.now())
+                settle_awaiting(host, domain, acceptance, in_time=in_time)
             case made.BecameLate(conversation, accepted_before):
-                pool.times.became_late(conversation, pool.now(), accepted_before)
-                pool.staff()  # another connection may be needed
-                pool.turn.mark_freed(pool)
+                host.times.became_late(conversation, host.now(), accepted_before)
+                host.staff()  # another connection may be needed
+                host.turn.mark_freed(host)
             case made.CaughtUp(conversation, accepted):
-                pool.times.caught_up(conversation, pool.now(), accepted=accepted)
-                pool.turn.mark_freed(pool)
+                host.times.caught_up(conversation, host.now(), accepted=accepted)
+                host.turn.mark_freed(host)
             case made.GaveWay():
-                pool.times.gave_way(pool.now(), pool.staffing.openings.opening_s)
+                host.times.gave_way(host.now(), host.staffing.openings.opening_s)
             case made.SessionFailed(cause, before_recipients, late, at_recipient):
                 # If others were answered in time, fewer connections would not help.
                 if not (late and cause.outcome is Outcome.TIMED_OUT):
-                    pool.staffing.connections.failed()
+                    host.staffing.connections.failed()
                 # A reply to a recipient is counted for its domain instead: see RefusalMemory.
                 if before_recipients or (cause.about_us and not at_recipient):
-                    pool.rest.record_failure(cause, [self.address])
+                    host.rest.record_failure(cause, [self.address])
             case made.Barren(cause, domain):
-                pool.refusals.session_barren(cause, domain, self.address)
+                host.refusals.session_barren(cause, domain, self.address)
             case made.IdledTooLong():
-                pool.staffing.sessions.close_idle()
+                host.staffing.sessions.close_idle()
             case made.Distrusted(renamed=is_renaming):
-                pool.times.distrust(renamed=is_renaming)
+                host.times.distrust(renamed=is_renaming)
             case made.Proven(fast_reply_s, renamed):
                 if fast_reply_s:
-                    pool.times.replied_early(fast_reply_s)
-                if renamed and pool.renamings.learn(renamed):
-                    pool.times.renaming_proven()
+                    host.times.replied_early(fast_reply_s)
+                if renamed and host.renamings.learn(renamed):
+                    host.times.renaming_proven()
             case made.HostChanged(cause, hour):
                 if hour is not None:
-                    pool.budget.limit_hour(hour)
-                pool.rest.record_failure(cause, [self.address], at_once=True)
+                    host.budget.limit_hour(hour)
+                host.rest.record_failure(cause, [self.address], at_once=True)
             case made.TurnedAway(probe):
-                pool.waiting.turn_away(probe)
+                host.waiting.turn_away(probe)
             case made.HostBlocked(words):
-                pool.blocked(words)
+                host.blocked(words)
             case _:
                 raise TypeError(effect)

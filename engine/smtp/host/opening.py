@@ -12,10 +12,10 @@ import trio
 from ...evidence import ConnectionAttempt
 from ...verdict import Outcome
 from ..probe import ADDRESSES_MAX, Cause, Probe
+from .connection_egress import ConnectionEgress
 from .greeting import greet
-from .host import ConnectionEgress
+from .host import Host
 from .openings import HEDGE_S, RELEASE_S
-from .pool import Pool
 from .reply_times import FAR_S
 from .serving import ServedSession
 
@@ -67,13 +67,13 @@ class _Hurry:
 
 
 class ConnectionOpener:
-    """One attempt to open a connection of a pool."""
+    """One attempt to open a connection of a host."""
 
-    __slots__ = ("_egress", "_now", "_openings", "_pool")
+    __slots__ = ("_egress", "_host", "_now", "_openings")
 
-    def __init__(self, pool: Pool, egress: ConnectionEgress) -> None:
-        self._pool = pool
-        self._openings = pool.staffing.openings
+    def __init__(self, host: Host, egress: ConnectionEgress) -> None:
+        self._host = host
+        self._openings = host.staffing.openings
         self._egress = egress
         self._now = trio.lowlevel.current_clock().current_time
 
@@ -82,10 +82,10 @@ class ConnectionOpener:
         hurry: _Hurry | None = None
         self._openings.begin()
         # Within proven parallelism other connections are opened without waiting anyhow.
-        if self._pool.patient:
+        if self._host.patient:
             pass  # few connections, and none because the greeting is slow
         elif (
-            self._pool.staffing.connections.now > self._pool.staffing.connections.proven
+            self._host.staffing.connections.now > self._host.staffing.connections.proven
             or not self._is_served
         ):
             hurry = _Hurry(self, self._now())
@@ -100,20 +100,20 @@ class ConnectionOpener:
     def hurry(self) -> None:
         """The greeting is slow: open further connections."""
         self._openings.be_slow()
-        self._pool.staff(hurried=True)
-        self._pool.turn.run()
+        self._host.staff(hurried=True)
+        self._host.turn.run()
 
     def hedge(self) -> None:
         """It still has not come: connect to the next exchange as well."""
         if not self._is_served:
             self._openings.hedge()
-            self._egress.hedges.hedge(self._pool, list(self._pool.waiting))
-            self._pool.turn.run()
+            self._egress.hedges.hedge(self._host, list(self._host.waiting))
+            self._host.turn.run()
 
     @property
     def _is_served(self) -> bool:
         """Is another connection greeted?"""
-        return bool(self._pool.staffing.sessions.open)
+        return bool(self._host.staffing.sessions.open)
 
     async def _try_addresses(self, permit_at: str | None) -> ServedSession | None:
         """Return a session, with its permit, at the first address that answers.
@@ -127,28 +127,28 @@ class ConnectionOpener:
             if tried and self._openings.is_dialled(address):
                 continue
             # Probes for which another address here would leave no time to fail over.
-            if tried and (short := list(filter(self._must_fail_over, self._pool.waiting))):
+            if tried and (short := list(filter(self._must_fail_over, self._host.waiting))):
                 if not self._openings.is_only:
                     break  # the last of them to fail decides
                 if cause is not None:
                     for probe in short:
-                        self._pool.probes.fail_over(probe, cause)
+                        self._host.probes.fail_over(probe, cause)
             if address != permit_at:
                 known = self._egress.host_memory.address_backoff(address)
-                if known is not None and not self._pool.rest.is_outwaited(known):
+                if known is not None and not self._host.rest.is_outwaited(known):
                     backoff_cause = known
                     continue
-                if not (self._pool.waiting.any() or self._egress.hedges.is_wanted(self._pool)):
+                if not (self._host.waiting.any() or self._egress.hedges.is_wanted(self._host)):
                     break  # what was learned of the host also holds for later probes
-                if not self._egress.permits.try_acquire(address, self._pool):
+                if not self._egress.permits.try_acquire(address, self._host):
                     permits_short = True
                     continue
             tried = True
-            self._pool.turn.run()
+            self._host.turn.run()
             greeted = await self._try_address(address)
             if not isinstance(greeted, Cause):
                 return greeted
-            self._pool.turn.run()
+            self._host.turn.run()
             # A network of ours without IPv6 says less than the host's own refusal.
             if cause is None or greeted.rule != UNREACHABLE_RULE:
                 cause = greeted
@@ -160,26 +160,26 @@ class ConnectionOpener:
             pass
         elif cause is not None and not permits_short:
             if cause.outcome is not Outcome.NO_EGRESS:  # else nothing was learned of the host
-                failed = self._openings.failed_of(self._pool.addresses, self._now())
-                self._pool.rest.record_failure(cause, failed)
-            self._pool.rest.send_on(cause)
+                failed = self._openings.failed_of(self._host.addresses, self._now())
+                self._host.rest.record_failure(cause, failed)
+            self._host.rest.send_on(cause)
         elif cause is None and backoff_cause is not None and not (permits_short or self._is_served):
-            self._pool.rest.send_on(backoff_cause)  # they failed under another name
+            self._host.rest.send_on(backoff_cause)  # they failed under another name
         return None
 
     def _is_ban(self, cause: Cause) -> bool:
         """A host that answered, and refused some, no longer lets us in: is that a ban?"""
         is_shut = cause.rule in SHUT_RULES or cause.greeting
         if cause.rule == CLOSED_RULE:
-            is_shut = self._pool.rest.backoff.failures >= CLOSED_BEFORE
-        if not is_shut or self._is_served or not self._pool.budget.may_have_banned(self._now()):
+            is_shut = self._host.rest.backoff.failures >= CLOSED_BEFORE
+        if not is_shut or self._is_served or not self._host.budget.may_have_banned(self._now()):
             return False
         is_ours = cause.rule == SILENT_RULE and self._are_others_silent(self._now() - OTHERS_S)
-        return not is_ours and self._pool.blocked(cause.words)
+        return not is_ours and self._host.blocked(cause.words)
 
     def _are_others_silent(self, since: float) -> bool:
         """Are other hosts asked, of which none has answered since?"""
-        others = [each for each in self._egress.pools.values() if each is not self._pool]
+        others = [each for each in self._egress.hosts.values() if each is not self._host]
         if any(each.budget.answered_since(since) for each in others):
             return False
         asking = (
@@ -192,24 +192,24 @@ class ConnectionOpener:
         """Return a session, which keeps the permit; a cause that holds for all probes; or None."""
         openings, accompanied, began = self._openings, self._is_served, self._now()
         greeted_before = openings.greeted
-        connections = self._pool.staffing.connections
+        connections = self._host.staffing.connections
         others = connections.now > 1 or began - connections.closed_at < RELEASE_S
         lines: list[tuple[float, bool, str]] = []
         openings.dial(address)
-        greeted = await greet(self._pool, self._egress, address, lines)
+        greeted = await greet(self._host, self._egress, address, lines)
         if not (isinstance(greeted, Cause) and greeted.outcome is Outcome.TIMED_OUT):
             openings.replied(address)
         if greeted is None:  # the permit was revoked, which says nothing about the host
             return None
-        self._pool.probes.observer.connected(greeted=isinstance(greeted, ServedSession))
+        self._host.probes.observer.connected(greeted=isinstance(greeted, ServedSession))
         if isinstance(greeted, ServedSession):
             openings.succeeded(address, self._now() - began)
-            if self._pool.times.pace.reply_s >= FAR_S:
+            if self._host.times.pace.reply_s >= FAR_S:
                 connections.greeted_far(self._now())
             return greeted
         openings.failed(address, self._now())
         if accompanied or self._is_served or openings.greeted > greeted_before:
-            if greeted.replied or self._pool.staffing.sessions.is_at(address):
+            if greeted.replied or self._host.staffing.sessions.is_at(address):
                 self._host_at_limit()
             return None  # else only this address fails
         if greeted.temporary and connections.left:
@@ -225,13 +225,13 @@ class ConnectionOpener:
         return greeted
 
     def _must_fail_over(self, probe: Probe) -> bool:
-        if self._pool.waiting.is_gone(probe) or probe.next_exchange is None:
+        if self._host.waiting.is_gone(probe) or probe.next_exchange is None:
             return False
-        return probe.deadline < self._now() + self._pool.read_s + NEXT_EXCHANGE_S
+        return probe.deadline < self._now() + self._host.read_s + NEXT_EXCHANGE_S
 
     def _host_at_limit(self) -> None:
         """The other connections go on; this one was one too many."""
-        self._pool.staffing.connections.crowded(len(self._pool.staffing.sessions.open), self._now())
+        self._host.staffing.connections.crowded(len(self._host.staffing.sessions.open), self._now())
 
     async def _idle_down(self) -> None:
         """Wait a moment, and open the next connection alone.
@@ -240,11 +240,11 @@ class ConnectionOpener:
         count each other. Only the reply to a lone connection tells whether the host failed.
         """
         self._openings.open_singly()
-        self._pool.staffing.connections.failed()
+        self._host.staffing.connections.failed()
         await trio.sleep(RELEASE_S)
 
     def _addresses_in_turn(self, first: str | None) -> list[str]:
-        turn = self._openings.from_next_turn(self._pool.addresses)
+        turn = self._openings.from_next_turn(self._host.addresses)
         if first is not None:
             turn = [first, *(address for address in turn if address != first)]
         return addresses_in_turn(turn, self._addresses_max)
@@ -253,15 +253,15 @@ class ConnectionOpener:
     def _addresses_max(self) -> int:
         """How many are tried in one attempt."""
         return DOUBTFUL_ADDRESSES[
-            min(self._pool.rest.backoff.failures, len(DOUBTFUL_ADDRESSES) - 1)
+            min(self._host.rest.backoff.failures, len(DOUBTFUL_ADDRESSES) - 1)
         ]
 
     async def _of_other_family(self, tried: Sequence[str]) -> list[str]:
         """The addresses that remain where those of one family do not connect."""
-        waiting = next(iter(self._pool.waiting), None)
+        waiting = next(iter(self._host.waiting), None)
         if waiting is None or len(tried) >= ADDRESSES_MAX:
             return []
-        found = await self._egress.other_addresses(self._pool, waiting.asker)
+        found = await self._egress.other_addresses(self._host, waiting.asker)
         most = min(self._addresses_max, ADDRESSES_MAX - len(tried))
         return [address for address in found if address not in tried][:most]
 
@@ -269,13 +269,13 @@ class ConnectionOpener:
         self, address: str, cause: Cause, lines: Sequence[tuple[float, bool, str]]
     ) -> None:
         """Count the failed attempt at this address for every waiting probe."""
-        for probe in list(self._pool.waiting):
-            if self._pool.waiting.is_gone(probe):
+        for probe in list(self._host.waiting):
+            if self._host.waiting.is_gone(probe):
                 continue
             probe.fail_attempt(cause)
             if probe.notes is not None:
-                probe.notes.tried.append(ConnectionAttempt(self._pool.name, address, cause.words))
+                probe.notes.tried.append(ConnectionAttempt(self._host.name, address, cause.words))
                 for line in lines:
                     probe.notes.add_line(*line)
-            if probe.exhausted and probe.pool is self._pool:
-                self._pool.probes.settle(probe, cause.outcome, cause.rule)
+            if probe.exhausted and probe.host is self._host:
+                self._host.probes.settle(probe, cause.outcome, cause.rule)

@@ -1,7 +1,6 @@
-"""The connections to one mail host, and the probes that wait for them.
+"""One mail host as one egress knows it: its queue, its connections, and what was learned of it.
 
-A pool is found by the addresses of an exchange, so thousands of domains that share a host
-share its pool and its limits. Every decision is a synchronous function; I/O follows in one
+It is found by the addresses of an exchange, so thousands of domains share it and its limits. Every decision is a synchronous function; I/O follows in one
 task per connection. The result of a connection attempt applies to every waiting probe: a host
 that cannot be reached is tried once, not once for each address.
 """
@@ -45,8 +44,8 @@ class PermitQueues(Protocol):
     """The permits of addresses; implemented by permits.Permits."""
 
     def available(self, address: str) -> bool: ...
-    def set_demand(self, address: str, pool: "Pool") -> None: ...
-    def is_needed_elsewhere(self, address: str, pool: "Pool") -> bool: ...
+    def set_demand(self, address: str, host: "Host") -> None: ...
+    def is_needed_elsewhere(self, address: str, host: "Host") -> bool: ...
 
 
 class Probes(SentOnProbes, Protocol):
@@ -54,13 +53,13 @@ class Probes(SentOnProbes, Protocol):
 
     rules: Rules
     operators: MailOperators
-    turn: "Turn[Pool]"
+    turn: "Turn[Host]"
 
     def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None: ...
 
 
-class PoolEgress(Protocol):
-    """What a pool needs of its egress; implemented by egress.hosts.EgressHosts."""
+class HostEgress(Protocol):
+    """What a host needs of its egress; implemented by egress.hosts.EgressHosts."""
 
     name: str
     settings: EngineSettings
@@ -70,12 +69,12 @@ class PoolEgress(Protocol):
     def probes(self) -> Probes: ...
     @property
     def permits(self) -> PermitQueues: ...
-    def connect(self, pool: "Pool", permit_at: str | None) -> None: ...
-    def join(self, pool: "Pool", probes: Sequence[Probe]) -> None: ...
+    def connect(self, host: "Host", permit_at: str | None) -> None: ...
+    def join(self, host: "Host", probes: Sequence[Probe]) -> None: ...
 
 
 class HostKnowledge(NamedTuple):
-    """What was learned of a host. Its ordinary pool and its patient one share it."""
+    """What was learned of a host. A patient host and its counterpart share it."""
 
     terms: Terms
     renamings: Renamings
@@ -83,11 +82,11 @@ class HostKnowledge(NamedTuple):
     budget: Tolerance
 
 
-class Pool:
+class Host:
     """One mail host. Implements `SessionHost` for its sessions."""
 
     __slots__ = (
-        *("addresses", "behind", "clocks_s", "counterpart", "domains", "egress", "host", "name"),
+        *("addresses", "behind", "clocks_s", "counterpart", "domains", "egress", "key", "name"),
         *("names", "now", "patient", "pipelines", "present", "probes", "read_s", "turn"),
         *("budget", "controls", "renamings", "terms"),  # HostKnowledge
         *("backlog", "identity", "refusals", "rest", "staffing", "times", "waiting"),
@@ -97,8 +96,8 @@ class Pool:
         self,
         addresses: tuple[str, ...],
         name: str,
-        host: str,
-        egress: PoolEgress,
+        key: str,
+        egress: HostEgress,
         known: HostKnowledge,
         domains: Domains,
         memory: HostMemory,
@@ -106,7 +105,7 @@ class Pool:
         *,
         patient: bool,
     ) -> None:
-        """`host` is the key under which the domains at this host are remembered.
+        """`key` is that by which the domains at this host are remembered.
 
         `patient`: it waits longer for each reply, on few connections.
         """
@@ -117,11 +116,11 @@ class Pool:
         self.now: Callable[[], float] = trio.lowlevel.current_clock().current_time
         self.addresses = addresses
         self.patient = patient
-        self.counterpart: Pool | None = None  # of the same host, if one of the two is patient
+        self.counterpart: Host | None = None  # where one is ordinary and one patient
         self.read_s = patience.read_s(settings, patient)
         self.clocks_s = patience.overall_s(settings, False), patience.overall_s(settings, True)
         self.name = name
-        self.host = host
+        self.key = key
         self.terms, self.renamings, self.controls, self.budget = known
         self.names: set[str] = set()  # of exchanges that have these addresses
         self.present = 0  # probes waiting or under way here
@@ -141,11 +140,11 @@ class Pool:
     def known(self) -> HostKnowledge:
         return HostKnowledge(self.terms, self.renamings, self.controls, self.budget)
 
-    def pair_with(self, counterpart: "Pool") -> None:
-        """One of the two is patient: they share the host's limit of connections."""
+    def pair_with(self, counterpart: "Host") -> None:
+        """One of the two is patient: they share the limit of connections."""
         self.counterpart, counterpart.counterpart = counterpart, self
 
-    def follow(self, known: "Pool") -> None:
+    def follow(self, known: "Host") -> None:
         """The host of this name had other addresses before: what was learned of it holds."""
         self.staffing.connections.follow(known.staffing.connections)
         self.terms, self.renamings = known.terms, known.renamings
@@ -167,7 +166,7 @@ class Pool:
         waiting, find_domain = self.waiting, self.domains.find
         for probe in probes:
             local = probe.mailbox.rpartition("@")[0]
-            domain = find_domain(self.host, probe.domain, now, local)
+            domain = find_domain(self.key, probe.domain, now, local)
             probe.wait_at(self, domain)
             self.present += 1
             backing_off = self.rest.is_on(now) or now < domain.at.backoff_until
@@ -199,7 +198,7 @@ class Pool:
     def refusals_leased(self, hour_took: int) -> None:
         """The lease of the host's refusals has changed: what waits may be sent, or is turned away."""
         self.controls.trust(hour_took)
-        self.wake_testers()
+        self.staffing.wake_testers()
         self._staff_waiting()
         self.turn.mark_freed(self)
         self.turn.run()
@@ -314,7 +313,7 @@ class Pool:
             self.staff()
 
     def adopt(self, address: str) -> bool:
-        """Use a permit of the address; False if the pool does not need it any more."""
+        """Use a permit of the address; False if the host does not need it any more."""
         if not self.staffing.may_adopt():
             return False
         self.open_connection(address)

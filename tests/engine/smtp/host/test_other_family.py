@@ -13,7 +13,7 @@ from mailprobe.bench.world.host_description import HostAddress
 from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.bench.world.zone import ZoneMode
 from mailprobe.engine import EngineSettings, open_answers, open_engine
-from mailprobe.engine.smtp.pool.opening import addresses_in_turn
+from mailprobe.engine.smtp.host.opening import addresses_in_turn
 from mailprobe.engine.stream.answers import Answer
 from tests.engine.engine_runs import open_checked_engine
 

@@ -9,7 +9,7 @@ from mailprobe.bench.world.fake_network import open_fake_network
 from mailprobe.bench.world.faults import Late
 from mailprobe.bench.world.host_profiles import NO_PIPELINING
 from mailprobe.bench.world.mail_host import EHLO_LINES, MailHost
-from mailprobe.engine.smtp.pool.left_connections import LEFT_S
+from mailprobe.engine.smtp.host.left_connections import LEFT_S
 from tests.engine.engine_runs import (
     DELIVERABLE,
     FAILED,
@@ -20,7 +20,7 @@ from tests.engine.engine_runs import (
     open_test_engine,
     verify,
 )
-from tests.engine.smtp.pool.test_late_replies import found, mixed
+from tests.engine.smtp.host.test_late_replies import found, mixed
 
 OFFERS = {"pipelined": EHLO_LINES, "in step": NO_PIPELINING}
 

@@ -52,7 +52,7 @@ async def test_exchanges_of_other_names_and_the_same_address_share_one_limit(aut
             network.add(domain, host)
         async with open_checked_engine(network, host_connections=3) as engine:
             await verify_lists(engine, *(knowns(30, domain) for domain in domains))
-            assert len(engine.probing.egresses[0].pools) == 1
+            assert len(engine.probing.egresses[0].hosts) == 1
         assert host.record.connections_peak == 3
 
 
@@ -279,7 +279,7 @@ async def test_replies_that_always_come_together_leave_the_window_as_it_is(autoj
         network.add("shop.test", MailHost(latency_s=0.01))
         async with open_checked_engine(network) as engine:
             await verify(engine, *knowns(8))
-            (pool,) = engine.probing.egresses[0].pools.values()
+            (pool,) = engine.probing.egresses[0].hosts.values()
             for _ in range(3_000):
                 pool.batch_done(0.001, 0.0, 0.001)
                 assert pool.window() == 8

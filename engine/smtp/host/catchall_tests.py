@@ -10,18 +10,18 @@ from ..catchall import (
 from ..controls import CHANGED_RULE, Treatment
 from ..leases.name_claims import ELSEWHERE_S
 from ..tolerance.limits import Kind
-from .pool import Pool
+from .host import Host
 
 
 def settle_awaiting(
-    pool: Pool, domain: DomainAcceptance, acceptance: Acceptance, *, in_time: bool
+    host: Host, domain: DomainAcceptance, acceptance: Acceptance, *, in_time: bool
 ) -> None:
     """The test was answered: settle the probes that await it."""
-    now, budget, controls = pool.now(), pool.budget, pool.controls
+    now, budget, controls = host.now(), host.budget, host.controls
     accounts: set[str] = set()  # whose lists wait for the random name
     if acceptance is Acceptance.UNASKED:
-        pool.probes.observer.budget_lacking(budget.label, random=True)
-    for probe in pool.domains.learn(domain, acceptance, now, in_time=in_time):
+        host.probes.observer.budget_lacking(budget.label, random=True)
+    for probe in host.domains.learn(domain, acceptance, now, in_time=in_time):
         rule = deciding_rule(acceptance, probe.rule)
         if acceptance is Acceptance.ELSEWHERE:
             probe.retry_after(ELSEWHERE_S)
@@ -35,47 +35,47 @@ def settle_awaiting(
             if probe.deferred_start and probe.asker not in accounts:
                 accounts.add(probe.asker)
                 budget.turned_away(probe.asker, now, untested=domain.name)
-        pool.probes.settle(probe, acceptance.outcome, rule)
+        host.probes.settle(probe, acceptance.outcome, rule)
 
 
-def refused_as_unknown(pool: Pool, domain: DomainAcceptance) -> None:
+def refused_as_unknown(host: Host, domain: DomainAcceptance) -> None:
     """A listed address of the domain is settled as unknown."""
-    now = pool.now()
-    pool.controls.note_listed_refused(domain, now)
-    pool.domains.note_refused(pool.host, now)
+    now = host.now()
+    host.controls.note_listed_refused(domain, now)
+    host.domains.note_refused(host.key, now)
 
 
-def continue_test(domain: DomainAcceptance) -> Pool | None:
-    """An accepted probe is settled. If it was to carry the test, another one does, at this pool."""
+def continue_test(domain: DomainAcceptance) -> Host | None:
+    """An accepted probe is settled. If it was to carry the test, another one does, at this host."""
     if not domain.awaiting or domain.testing:
         return None
-    pool = next((each.pool for each in domain.awaiting if each.pool is not None), None)
-    if pool is not None:
-        repeat_test(pool, domain)
-    return pool
+    host = next((each.host for each in domain.awaiting if each.host is not None), None)
+    if host is not None:
+        repeat_test(host, domain)
+    return host
 
 
-def repeat_test(pool: Pool, domain: DomainAcceptance) -> None:
+def repeat_test(host: Host, domain: DomainAcceptance) -> None:
     """The test was not sent: repeat it.
 
     One of the accepted probes is sent again on another connection with the test behind
     it. If none has a conversation left, all are settled as untested.
     """
     domain.withdraw_test()
-    half_s = pool.egress.settings.probe_s / 2
+    half_s = host.egress.settings.probe_s / 2
     while (again := domain.pop_carrier()) is not None:
-        its_pool: Pool = again.pool  # pools of one host share its domains
+        its_host: Host = again.host  # counterparts share their domains
         domain.begin_test()  # if it is settled instead, the next one follows here
         # If time is short, addresses that were not sent yet go first.
-        is_short = not again.deferred_start and again.deadline - pool.now() <= half_s
-        its_pool.waiting.requeue(again, last=is_short)
+        is_short = not again.deferred_start and again.deadline - host.now() <= half_s
+        its_host.waiting.requeue(again, last=is_short)
         domain.withdraw_test()
         if not again.settled:
-            if its_pool is not pool:
-                its_pool.staff()
+            if its_host is not host:
+                its_host.staff()
             return
     outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
-    if pool.controls.has_changed(pool.now()):
+    if host.controls.has_changed(host.now()):
         outcome, rule = Outcome.HOST_CHANGED, CHANGED_RULE
     for probe in domain.pop_awaiting():
-        pool.probes.settle(probe, outcome, rule)
+        host.probes.settle(probe, outcome, rule)

@@ -54,7 +54,7 @@ class HostStaff(Protocol):
 
 
 class HostParts(Protocol):
-    """One host, as far as what is learned of it needs the rest; implemented by pool.Pool."""
+    """One host, as far as what is learned of it needs the rest; implemented by host.Host."""
 
     name: str
     names: set[str]  # of exchanges
@@ -167,7 +167,7 @@ class HostRest:
         return None if cause is None or self.is_outwaited(cause) else cause
 
     def is_outwaited(self, cause: Cause) -> bool:
-        """Does this host's pool wait longer than the one that failed by silence?"""
+        """Is this host patient, and the cause one that failed by silence?"""
         return self._host.patient and cause.outcome is Outcome.TIMED_OUT
 
     def reject(self, probe: Probe, cause: Cause) -> None:
@@ -183,7 +183,7 @@ class HostRest:
     def send_on(self, cause: Cause) -> None:
         """Fail over every probe that waits here."""
         for probe in self._host.waiting.pop_all():
-            if probe.pool is self._host:
+            if probe.host is self._host:
                 self._note_ban(probe, cause)
                 self._probes.fail_over(probe, cause)
 

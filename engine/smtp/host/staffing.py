@@ -26,7 +26,7 @@ Plan = Literal["nothing", "wake", "connect", "await a permit"]
 
 
 class StaffedHost(Protocol):
-    """The host whose connections these are; implemented by pool.Pool."""
+    """The host whose connections these are; implemented by host.Host."""
 
     addresses: tuple[str, ...]
     patient: bool

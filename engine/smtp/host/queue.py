@@ -20,7 +20,7 @@ class HostQueue(FairQueue[Probe]):
 
     def is_gone(self, probe: Probe) -> bool:
         """The probe is settled, or under way at another exchange."""
-        return probe.outcome is not None or probe.pool is not self._host
+        return probe.outcome is not None or probe.host is not self._host
 
     def any(self) -> bool:
         """Does a probe wait for a connection?"""
@@ -34,7 +34,7 @@ class HostQueue(FairQueue[Probe]):
         """Take the next probe to send. One whose domain or host is left alone is queued again instead."""
         rest = self._host.rest
         while (probe := self.pop()) is not None:
-            if probe.outcome is not None or probe.pool is not self._host:
+            if probe.outcome is not None or probe.host is not self._host:
                 continue
             backing_off = now < rest.backoff.until or now < probe.domain_here.at.backoff_until
             if not backing_off or rest.cause_for(probe, now) is None:

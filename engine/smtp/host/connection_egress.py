@@ -1,4 +1,4 @@
-"""What the connections of a pool need of layer 4."""
+"""What the connections of a host need of layer 4."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,18 +11,18 @@ from ...net.dialer import Dial
 from ...net.reactor import ByteChannel
 from ..host_memory import HostMemory
 from .hedges import Hedges
+from .host import Host, HostEgress
+from .hosts import Hosts
 from .left_connections import LeftConnections
 from .permits import Permits
-from .pool import Pool, PoolEgress
-from .pools import Pools
 
 
-class ConnectionEgress(PoolEgress, Protocol):
+class ConnectionEgress(HostEgress, Protocol):
     """Implemented by egress.hosts.EgressHosts."""
 
     dial: Dial
     host_memory: HostMemory
-    pools: Pools
+    hosts: Hosts
     hedges: Hedges
     left_connections: LeftConnections
     opening_clock: DeadlineClock
@@ -31,4 +31,4 @@ class ConnectionEgress(PoolEgress, Protocol):
 
     @property
     def permits(self) -> Permits: ...
-    async def other_addresses(self, pool: Pool, account: str) -> tuple[str, ...]: ...
+    async def other_addresses(self, host: Host, account: str) -> tuple[str, ...]: ...

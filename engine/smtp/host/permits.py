@@ -1,7 +1,7 @@
 """Permits: limit how many connections this process may have open to each IP address.
 
 Every connection needs a permit of the address before it is dialled. The budget says how
-many permits there are (see `connection_budget`); pools that find none queue for the next
+many permits there are (see `connection_budget`); hosts that find none queue for the next
 one and get it in turn. Permits may come and go while connections are open: when there
 are fewer, idle connections close first and busy ones after their batch; when they are
 revoked, connections are cancelled at once.
@@ -19,23 +19,23 @@ from .. import patience
 from ..connection_budget import ConnectionBudget
 from ..probe import Probe
 from ..turn import Turn
-from .pool import Pool
+from .host import Host
 
-WAITS_REMEMBERED = 16  # of a pool: more are hardly over within one overall deadline
+WAITS_REMEMBERED = 16  # of a host: more are hardly over within one overall deadline
 
 
 class Permits:
-    """The permits of all addresses, and the pools that wait for one."""
+    """The permits of all addresses, and the hosts that wait for one."""
 
     __slots__ = (
         "_budget",
         "_ceded",
         "_closing",
         "_demand",
+        "_hosts_at",
         "_in_use",
         "_limit",
         "_over",
-        "_pools_at",
         "_revoked",
         "_scopes",
         "_turn",
@@ -46,14 +46,14 @@ class Permits:
         self,
         limit: int,
         budget: ConnectionBudget,
-        pools_at: Mapping[str, set[Pool]],
-        turn: Turn[Pool],
+        hosts_at: Mapping[str, set[Host]],
+        turn: Turn[Host],
         overall_s: float,
     ) -> None:
         """`limit`: permits of one address that all processes share (a setting)."""
         self._limit = limit
         self._budget = budget
-        self._pools_at = pools_at
+        self._hosts_at = hosts_at
         self._turn = turn
         self.waits = PermitWaits(self.batches_beside, turn, overall_s)
         self._closing = False
@@ -62,7 +62,7 @@ class Permits:
         self._ceded: Counter[str] = Counter()  # connections there that are about to close
         self._revoked: set[str] = set()  # addresses at which permits of open connections ended
         self._scopes: defaultdict[str, dict[trio.CancelScope, None]] = defaultdict(dict)
-        self._demand: defaultdict[str, dict[Pool, None]] = defaultdict(dict)  # in turn
+        self._demand: defaultdict[str, dict[Host, None]] = defaultdict(dict)  # in turn
         budget.open_for(self)
 
     @property
@@ -72,25 +72,25 @@ class Permits:
 
     @property
     def demand(self) -> int:
-        """Pools that wait for a permit, counted once for each address."""
+        """Hosts that wait for a permit, counted once for each address."""
         return sum(map(len, self._demand.values()))
 
     def close(self) -> None:
-        """Give no released permit to a waiting pool any more."""
+        """Give no released permit to a waiting host any more."""
         self._closing = True
 
     def available(self, address: str) -> bool:
         return self._in_use[address] < self._budget.at(address)
 
-    def try_acquire(self, address: str, pool: Pool) -> bool:
-        """Take a permit if one is free; otherwise queue the pool for the next one."""
+    def try_acquire(self, address: str, host: Host) -> bool:
+        """Take a permit if one is free; otherwise queue the host for the next one."""
         if not self.available(address):
-            self.set_demand(address, pool)
+            self.set_demand(address, host)
             return False
         self._acquire(address)
         if demand := self._demand.get(address):
-            demand.pop(pool, None)
-        self.waits.end(pool)
+            demand.pop(host, None)
+        self.waits.end(host)
         return True
 
     def _acquire(self, address: str) -> None:
@@ -107,67 +107,67 @@ class Permits:
             self._revoked.discard(address)
             self._ceded.pop(address, None)
 
-    def set_demand(self, address: str, pool: Pool) -> None:
-        """Queue the pool for a permit here; other pools' idle connections are closed for it."""
-        self._demand[address][pool] = None
+    def set_demand(self, address: str, host: Host) -> None:
+        """Queue the host for a permit here; other hosts' idle connections are closed for it."""
+        self._demand[address][host] = None
         self._budget.request(address)
         short = self._in_use[address] >= self._limit or self._budget.short(address)
-        if not pool.staffing.connections.now:
-            self.waits.begin(pool, short=short)
+        if not host.staffing.connections.now:
+            self.waits.begin(host, short=short)
         if not short:
             return  # the budget will grant it
-        for other in self._pools_at[address] - {pool}:
+        for other in self._hosts_at[address] - {host}:
             other.staffing.sessions.close_idle()
 
-    def is_needed_elsewhere(self, address: str, pool: Pool) -> bool:
-        """Does another pool, or another process, wait for a permit of this address?"""
+    def is_needed_elsewhere(self, address: str, host: Host) -> bool:
+        """Does another host, or another process, wait for a permit of this address?"""
         if address in self._over and self._cedes(address):
             return True
         demand = self._demand.get(address)
-        return demand is not None and any(other is not pool for other in demand)
+        return demand is not None and any(other is not host for other in demand)
 
     def release(self, address: str) -> None:
-        """Pass the permit to the pool that has waited longest, unless the budget has shrunk."""
+        """Pass the permit to the host that has waited longest, unless the budget has shrunk."""
         if self._ceded[address]:
             self._ceded[address] -= 1
         if self._in_use[address] <= self._budget.at(address):
             demand = self._demand.get(address, {})
             while demand:
-                pool = next(iter(demand))
-                del demand[pool]
-                if not self._closing and self._adopted(pool, address):
+                host = next(iter(demand))
+                del demand[host]
+                if not self._closing and self._adopted(host, address):
                     return
             self._demand.pop(address, None)
         self._withdraw(address)
 
-    def _adopted(self, pool: Pool, address: str) -> bool:
-        """Pass a permit in use to this pool; False if the pool does not need it."""
-        adopted = pool.adopt(address)
-        if adopted or not pool.waiting.any():
-            self.waits.end(pool)
+    def _adopted(self, host: Host, address: str) -> bool:
+        """Pass a permit in use to this host; False if the host does not need it."""
+        adopted = host.adopt(address)
+        if adopted or not host.waiting.any():
+            self.waits.end(host)
         return adopted
 
     def is_wanted(self, address: str) -> bool:
         """Does a host that has no connection wait for a permit of this address?"""
         return any(
-            not pool.staffing.connections.now and pool.waiting.any()
-            for pool in self._demand.get(address, ())
+            not host.staffing.connections.now and host.waiting.any()
+            for host in self._demand.get(address, ())
         )
 
     def were_lacking(self, probe: Probe, settings: EngineSettings) -> bool:
         """At the probe's deadline: had its host less than a read's time, for want of a permit?"""
-        pool: Pool | None = probe.pool
-        if pool is None or (pool.staffing.connections.left and pool.pipelines is None):
+        host: Host | None = probe.host
+        if host is None or (host.staffing.connections.left and host.pipelines is None):
             return False  # it has never greeted us: the connections that we left hold the permits
         overall_s = patience.overall_s(settings, probe.patient)
-        waited_s = self.waits.lacked_s(pool, probe.deadline - overall_s)
-        return waited_s > overall_s - pool.read_s
+        waited_s = self.waits.lacked_s(host, probe.deadline - overall_s)
+        return waited_s > overall_s - host.read_s
 
-    def batches_beside(self, pool: Pool) -> int | None:
-        """Batches that were answered to other pools at its addresses; None if these have no connections."""
+    def batches_beside(self, host: Host) -> int | None:
+        """Batches that were answered to other hosts at its addresses; None if these have no connections."""
         others = {
-            other for address in pool.addresses for other in self._pools_at.get(address, ())
-        } - {pool}
+            other for address in host.addresses for other in self._hosts_at.get(address, ())
+        } - {host}
         if not any(other.staffing.connections.now for other in others):
             return None
         return sum(other.times.pace.batches for other in others)
@@ -190,29 +190,29 @@ class Permits:
     def permits_changed(self, address: str) -> None:
         """The budget of an address grew or shrank.
 
-        New permits go to waiting pools. With fewer, idle connections close first.
+        New permits go to waiting hosts. With fewer, idle connections close first.
         """
         if self._closing:
             return
         granted = self._budget.at(address)
         if granted:
             self._revoked.discard(address)
-        for pool in list(self._pools_at.get(address, ())):
-            self._allow(pool)
+        for host in list(self._hosts_at.get(address, ())):
+            self._allow(host)
         over = self._in_use[address] - granted
         if over > 0:
             self._over.add(address)
             over -= self._ceded[address]
-            for pool in self._pools_at.get(address, ()):
-                while over > 0 and pool.staffing.sessions.close_one(address):
+            for host in self._hosts_at.get(address, ()):
+                while over > 0 and host.staffing.sessions.close_one(address):
                     self._ceded[address] += 1
                     over -= 1
         else:
             self._over.discard(address)
             self._hand_out(address)
         if self._budget.short(address):
-            for pool in list(self._demand.get(address, ())):
-                self.waits.prolong(pool)
+            for host in list(self._demand.get(address, ())):
+                self.waits.prolong(host)
         self._turn.run()
 
     def permits_revoked(self, address: str) -> None:
@@ -220,18 +220,18 @@ class Permits:
         if not self._in_use[address]:
             return
         self._revoked.add(address)
-        for pool in self._pools_at.get(address, ()):
-            pool.staffing.sessions.revoke_permits(address)
+        for host in self._hosts_at.get(address, ()):
+            host.staffing.sessions.revoke_permits(address)
         for scope in list(self._scopes.get(address, ())):
             scope.cancel()
 
-    def _allow(self, pool: Pool) -> None:
-        """Limit what the pool admits to the permits that it can have."""
+    def _allow(self, host: Host) -> None:
+        """Limit what the host admits to the permits that it can have."""
         allowed = self._limit
-        if any(map(self._budget.short, pool.addresses)):
-            allowed = min(allowed, max(1, sum(map(self._budget.at, pool.addresses))))
-        if pool.staffing.connections.allow(allowed):
-            self._turn.mark_freed(pool)
+        if any(map(self._budget.short, host.addresses)):
+            allowed = min(allowed, max(1, sum(map(self._budget.at, host.addresses))))
+        if host.staffing.connections.allow(allowed):
+            self._turn.mark_freed(host)
 
     def _cedes(self, address: str) -> bool:
         """Must this connection close to keep the budget?"""
@@ -241,27 +241,27 @@ class Permits:
         return True
 
     def _hand_out(self, address: str) -> None:
-        """Give new permits to the waiting pools, in turn."""
-        for pool in list(self._demand.get(address, ())):
-            if not pool.waiting.any():
-                self._demand[address].pop(pool, None)
-                self.waits.end(pool)
+        """Give new permits to the waiting hosts, in turn."""
+        for host in list(self._demand.get(address, ())):
+            if not host.waiting.any():
+                self._demand[address].pop(host, None)
+                self.waits.end(host)
                 continue
             if not self.available(address):
-                self.set_demand(address, pool)
+                self.set_demand(address, host)
                 return
-            self._demand[address].pop(pool, None)
-            if not pool.staffing.connections.now:
+            self._demand[address].pop(host, None)
+            if not host.staffing.connections.now:
                 self._acquire(address)
-                if self._adopted(pool, address):
+                if self._adopted(host, address):
                     continue
                 self._withdraw(address)
-            pool.staff(hurried=pool.staffing.openings.slow_greeting)
+            host.staff(hurried=host.staffing.openings.slow_greeting)
 
 
 @dataclass(slots=True, eq=False)
 class _PermitWait:
-    """A pool that has no connection waits for a permit."""
+    """A host that has no connection waits for a permit."""
 
     since: float
     short: bool  # others have the permits: the wait may be long
@@ -271,7 +271,7 @@ class _PermitWait:
 
 @dataclass(slots=True, eq=False)
 class PermitWaits:
-    """The waits of pools that have no connection until a permit is free.
+    """The waits of hosts that have no connection until a permit is free.
 
     The clocks of a list's probes are stopped meanwhile, and begin anew with the permit. They keep
     their places as long as the budget is about to grant it: a list may meet a thousand new hosts
@@ -279,48 +279,46 @@ class PermitWaits:
     other connections to it had no answer all the while, the host kept the permits, not we.
     """
 
-    _batches_beside: Callable[[Pool], int | None]
-    _turn: Turn[Pool]
+    _batches_beside: Callable[[Host], int | None]
+    _turn: Turn[Host]
     _remembered_s: float  # of a wait that has ended
     _now: Callable[[], float] = field(
         default_factory=lambda: trio.lowlevel.current_clock().current_time
     )
-    present: dict[Pool, _PermitWait] = field(default_factory=dict)
-    # From and until; the pools in the order in which their latest waits ended.
-    _past: OrderedDict[Pool, deque[tuple[float, float]]] = field(default_factory=OrderedDict)
+    present: dict[Host, _PermitWait] = field(default_factory=dict)
+    # From and until; the hosts in the order in which their latest waits ended.
+    _past: OrderedDict[Host, deque[tuple[float, float]]] = field(default_factory=OrderedDict)
 
-    def begin(self, pool: Pool, *, short: bool) -> None:
-        """The pool waits from now on, if it does not yet; `short`: because others have the permits."""
-        if pool not in self.present:
-            self.present[pool] = _PermitWait(self._now(), short, self._batches_beside(pool))
-            self.joined(pool, list(pool.waiting))
+    def begin(self, host: Host, *, short: bool) -> None:
+        """The host waits from now on, if it does not yet; `short`: because others have the permits."""
+        if host not in self.present:
+            self.present[host] = _PermitWait(self._now(), short, self._batches_beside(host))
+            self.joined(host, list(host.waiting))
         elif short:
-            self.prolong(pool)
+            self.prolong(host)
 
-    def prolong(self, pool: Pool) -> None:
-        """Others have the permits that the pool waits for: its probes leave their places."""
-        wait = self.present.get(pool)
+    def prolong(self, host: Host) -> None:
+        """Others have the permits that the host waits for: its probes leave their places."""
+        wait = self.present.get(host)
         if wait is not None and not wait.short:
             wait.short = True
-            self._turn.leave_places([probe for probe in wait.stopped if self._stands(probe, pool)])
+            self._turn.leave_places([probe for probe in wait.stopped if self._stands(probe, host)])
 
     @staticmethod
-    def _stands(probe: Probe, pool: Pool) -> bool:
+    def _stands(probe: Probe, host: Host) -> bool:
         """Does the probe, whose clock was stopped, still wait here?"""
-        return probe.outcome is None and probe.pool is pool and probe.stopped_at is not None
+        return probe.outcome is None and probe.host is host and probe.stopped_at is not None
 
-    def joined(self, pool: Pool, probes: Iterable[Probe]) -> None:
-        """These probes are queued at the pool: stop those clocks that stand still while it waits."""
-        wait = self.present.get(pool)
-        if wait is None:
-            return
+    def joined(self, host: Host, probes: Iterable[Probe]) -> None:
+        """These probes are queued at a host that waits: stop the clocks that stand still meanwhile."""
+        wait = self.present[host]
         waiting = [
             probe
             for probe in probes
             if probe.deferred_start
             and probe.stopped_at is None
             and probe.outcome is None
-            and probe.pool is pool
+            and probe.host is host
         ]
         if waiting:
             wait.stopped += waiting
@@ -328,28 +326,28 @@ class PermitWaits:
             if wait.short:
                 self._turn.leave_places(waiting)
 
-    def end(self, pool: Pool) -> None:
-        """The pool has a permit, or does not need one any more."""
-        wait = self.present.pop(pool, None)
+    def end(self, host: Host) -> None:
+        """The host has a permit, or does not need one any more."""
+        wait = self.present.pop(host, None)
         if wait is None:
             return
         now = self._now()
-        if not self._is_silent(pool, wait):
-            self._past.setdefault(pool, deque(maxlen=WAITS_REMEMBERED)).append((wait.since, now))
-            self._past.move_to_end(pool)
+        if not self._is_silent(host, wait):
+            self._past.setdefault(host, deque(maxlen=WAITS_REMEMBERED)).append((wait.since, now))
+            self._past.move_to_end(host)
         while self._past and next(iter(self._past.values()))[-1][1] < now - self._remembered_s:
             self._past.popitem(last=False)
-        self._turn.count_places([probe for probe in wait.stopped if self._stands(probe, pool)])
+        self._turn.count_places([probe for probe in wait.stopped if self._stands(probe, host)])
 
-    def lacked_s(self, pool: Pool, since: float) -> float:
-        """How long since then the pool has waited through no fault of the host."""
-        waits = list(self._past.get(pool, ()))
-        present = self.present.get(pool)
-        if present is not None and not self._is_silent(pool, present):
+    def lacked_s(self, host: Host, since: float) -> float:
+        """How long since then the host has waited through no fault of its own."""
+        waits = list(self._past.get(host, ()))
+        present = self.present.get(host)
+        if present is not None and not self._is_silent(host, present):
             waits.append((present.since, self._now()))
         return sum(max(0.0, until - max(begun, since)) for begun, until in waits)
 
-    def _is_silent(self, pool: Pool, wait: _PermitWait) -> bool:
+    def _is_silent(self, host: Host, wait: _PermitWait) -> bool:
         """Have our other connections to its addresses had no answer during the wait?"""
         before = wait.batches_beside
-        return before is not None and before == self._batches_beside(pool)
+        return before is not None and before == self._batches_beside(host)

@@ -18,7 +18,7 @@ class HostIdentity:
         self._budget = budget
         self._controls = controls
         self._site: MailOperator | None = None
-        self._rely_on(budget.limits)  # an earlier pool of the host may have learned them
+        self._rely_on(budget.limits)  # its counterpart may have learned them
 
     @property
     def site_id(self) -> str | None:

@@ -2,7 +2,7 @@
 
 A host that delays a reply notices only afterwards that we have gone (Exchange sleeps 5 s
 before a refusal), and counts the connection until then. So it keeps its permit until the
-host closes it, and counts at its pool.
+host closes it, and counts among its connections.
 """
 
 from collections.abc import Callable
@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 import trio
 
 from ..connection import SmtpConnection
+from .host import Host
 from .openings import RELEASE_S
 from .permits import Permits
-from .pool import Pool
 
 LEFT_S = (
     30.0  # hosts hardly delay a reply for longer; one that hangs must not hold permits for good
@@ -30,7 +30,7 @@ class LeftConnections:
     _scopes: dict[trio.CancelScope, None] = field(default_factory=dict)  # the oldest first
     _closed: bool = False
 
-    def add(self, pool: Pool, connection: SmtpConnection, address: str) -> None:
+    def add(self, host: Host, connection: SmtpConnection, address: str) -> None:
         """Take over the connection and its permit, until the host closes it or LEFT_S have passed."""
         scope = trio.CancelScope()
         if self._closed:
@@ -40,29 +40,29 @@ class LeftConnections:
             del self._scopes[oldest]
             oldest.cancel()
         self._scopes[scope] = None
-        pool.staffing.connections.leave_one()
-        self._start(self._wait, scope, pool, connection, address)
+        host.staffing.connections.leave_one()
+        self._start(self._wait, scope, host, connection, address)
 
     async def _wait(
-        self, scope: trio.CancelScope, pool: Pool, connection: SmtpConnection, address: str
+        self, scope: trio.CancelScope, host: Host, connection: SmtpConnection, address: str
     ) -> None:
         try:
             with scope, self._permits.holding(address):
                 # Opening takes several round trips: in that time a host that noticed would close.
-                soon_s = max(RELEASE_S, pool.staffing.openings.opening_s)
+                soon_s = max(RELEASE_S, host.staffing.openings.opening_s)
                 noticed = await connection.ended(soon_s)
-                pool.times.late.left(noticed=noticed)
+                host.times.late.left(noticed=noticed)
                 if not noticed:
                     await connection.ended(LEFT_S - soon_s)
         finally:
             with trio.CancelScope(shield=True):
                 await connection.close()
             self._scopes.pop(scope, None)
-            pool.staffing.connections.left_ended(pool.now())
+            host.staffing.connections.left_ended(host.now())
             self._permits.release(address)
-            pool.connection_ended()
-            pool.turn.mark_freed(pool)
-            pool.turn.run()
+            host.connection_ended()
+            host.turn.mark_freed(host)
+            host.turn.run()
 
     def close(self) -> None:
         """Close all of them, and whatever is added later."""

@@ -13,9 +13,9 @@ from ...dns.messages import Addresses
 from ...dns.routes import Routes
 from ...evidence import ConnectionAttempt
 from ..probe import Probe
+from .host import Host
+from .hosts import Hosts
 from .openings import HEDGE_S
-from .pool import Pool
-from .pools import Pools
 
 
 @dataclass(slots=True, eq=False)
@@ -23,15 +23,15 @@ class Hedges:
     """The hedges of one egress, and the address look-ups that they wait for."""
 
     _routes: Routes
-    _pools: Pools
+    _hosts: Hosts
     _usable: Callable[[tuple[str, ...]], tuple[str, ...]]  # those that may be dialled
     _start: Callable[..., None]  # begins a contained task
     _looking_up: set[str] = field(default_factory=set)  # exchanges
-    # The silent pools for which a pool is connecting now, by that pool.
-    _silent: dict[Pool, dict[Pool, None]] = field(default_factory=dict)
+    # The silent hosts for which a host is connecting now, by that host.
+    _silent: dict[Host, dict[Host, None]] = field(default_factory=dict)
 
-    def hedge(self, silent: Pool, probes: Sequence[Probe]) -> None:
-        """This pool is silent: connect to the next exchange of each of these that waits there."""
+    def hedge(self, silent: Host, probes: Sequence[Probe]) -> None:
+        """This host is silent: connect to the next exchange of each of these that waits there."""
         exchanges: dict[str, str] = {}  # name -> account
         for probe in probes:
             if silent.waiting.is_gone(probe) or probe.deferred_start:
@@ -43,35 +43,35 @@ class Hedges:
             if known is None:
                 self._look_up(name, account, silent)
             elif isinstance(known, Addresses) and (usable := self._usable(known.ips)):
-                self._connect(self._pools.find(usable, name), silent, probes)
+                self._connect(self._hosts.find(usable, name), silent, probes)
 
-    def is_wanted(self, pool: Pool) -> bool:
-        """May probes of a silent pool still move to this one?"""
-        return any(silent.staffing.is_silent for silent in self._silent.get(pool, ()))
+    def is_wanted(self, host: Host) -> bool:
+        """May probes of a silent host still move to this one?"""
+        return any(silent.staffing.is_silent for silent in self._silent.get(host, ()))
 
-    def greeted(self, pool: Pool) -> None:
-        for silent in self._silent.pop(pool, ()):
+    def greeted(self, host: Host) -> None:
+        for silent in self._silent.pop(host, ()):
             if silent.staffing.is_silent:
-                move_equals(pool, silent, list(silent.waiting))
+                move_equals(host, silent, list(silent.waiting))
 
-    def gave_up(self, pool: Pool) -> None:
-        """The pool has no connection any more."""
-        self._silent.pop(pool, None)
+    def gave_up(self, host: Host) -> None:
+        """The host has no connection any more."""
+        self._silent.pop(host, None)
 
-    def _connect(self, pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
-        if pool is silent:
+    def _connect(self, host: Host, silent: Host, probes: Sequence[Probe]) -> None:
+        if host is silent:
             return
-        if pool.staffing.sessions.open:
-            move_equals(pool, silent, probes)
-        elif pool.staffing.connections.now or connect_ahead(pool):
-            self._silent.setdefault(pool, {})[silent] = None
+        if host.staffing.sessions.open:
+            move_equals(host, silent, probes)
+        elif host.staffing.connections.now or connect_ahead(host):
+            self._silent.setdefault(host, {})[silent] = None
 
-    def _look_up(self, name: str, account: str, silent: Pool) -> None:
+    def _look_up(self, name: str, account: str, silent: Host) -> None:
         if name not in self._looking_up:
             self._looking_up.add(name)
             self._start(self._find, name, account, silent)
 
-    async def _find(self, name: str, account: str, silent: Pool) -> None:
+    async def _find(self, name: str, account: str, silent: Host) -> None:
         try:
             await self._routes.addresses(name, account)
         finally:
@@ -81,34 +81,34 @@ class Hedges:
             silent.turn.run()
 
 
-def connect_ahead(pool: Pool) -> bool:
-    """Open this pool's first connection, though no probe waits here; False if it may not be."""
-    now = pool.now()
-    if pool.rest.is_on(now) or pool.egress.closing:
+def connect_ahead(host: Host) -> bool:
+    """Open this host's first connection, though no probe waits here; False if it may not be."""
+    now = host.now()
+    if host.rest.is_on(now) or host.egress.closing:
         return False
-    if not any(map(pool.egress.permits.available, pool.addresses)):
+    if not any(map(host.egress.permits.available, host.addresses)):
         return False
-    pool.open_connection(None)
+    host.open_connection(None)
     return True
 
 
-def move_equals(pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
+def move_equals(host: Host, silent: Host, probes: Sequence[Probe]) -> None:
     """Move here those of the probes for which this host and the silent one are equally preferred.
 
     The two exchanges change places, so the silent one is the next if this one fails.
     """
-    now, moved = pool.now(), []
-    if pool.rest.is_on(now):
+    now, moved = host.now(), []
+    if host.rest.is_on(now):
         return
     for probe in probes:
         if silent.waiting.is_gone(probe) or probe.deferred_start:
             continue
         exchange = probe.next_exchange
-        if exchange is None or exchange.name not in pool.names:
+        if exchange is None or exchange.name not in host.names:
             continue
         if exchange.preference != probe.exchanges[probe.exchange_index].preference:
             continue
-        if pool.domains.refusal(pool.host, probe.domain, now) is not None:
+        if host.domains.refusal(host.key, probe.domain, now) is not None:
             continue
         probe.prefer_next_exchange()
         if probe.notes is not None:
@@ -117,5 +117,5 @@ def move_equals(pool: Pool, silent: Pool, probes: Sequence[Probe]) -> None:
         silent.leave()
         moved.append(probe)
     if moved:
-        pool.join(moved, now)
-        pool.turn.mark_freed(silent)
+        host.join(moved, now)
+        host.turn.mark_freed(silent)
