@@ -184,7 +184,8 @@ class RecipientReplies:
                 asked.refused_by_limit(held.outcome, held.reading.rule, held.refusal)
                 requeue_uncounted(self._emit, asked)
             else:
-                self._next_batch.test_again(asked)
+                asked.count_objection()  # a limit may have refused it
+                self._next_batch.tests.send_again(asked)
         for held in released.own:
             self._own_answer(held.asked, held.reply, held.reading)
         return released.of_connection
@@ -235,7 +236,7 @@ class RecipientReplies:
         if acceptance is Acceptance.SOME:
             self._confirmation.name_refused(now)
         if needs_second_test(controls, test, reply, reading):
-            self._next_batch.add_second_test(test)
+            self._next_batch.tests.add_second(test)
             controls.note_learned(domain)
             return
         if acceptance is not Acceptance.UNANSWERED:
@@ -270,7 +271,7 @@ class RecipientReplies:
         if probe.deferred_start:
             self._emit(ClockSuspended(probe))
         if not domain.testing:
-            self._next_batch.add_test(probe)
+            self._next_batch.tests.add(probe)
 
 
 def _speaks_of_refusals(reply: SmtpReply, reading: ReplyMeaning) -> bool:

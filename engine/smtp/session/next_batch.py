@@ -3,18 +3,18 @@
 And for how long: until it leaves, is spent, or its permit is needed elsewhere.
 """
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 
 from ...verdict import Outcome
-from ..catchall import Acceptance, DomainAcceptance, deciding_rule
+from ..catchall import DomainAcceptance, deciding_rule
 from ..probe import Probe
 from ..tolerance.limits import Growth, Kind
 from ..wire import Conversation
 from .batch import CatchAllTest, PendingProbe
 from .confirmation import Confirmation
-from .effects import Emit, Requeued, Settled, TestEnded, TurnedAway
+from .due_tests import DueTests
+from .effects import Emit, Requeued, Settled, TurnedAway
 from .failure_causes import leave_untested, return_unsent
 from .host import SessionHost
 from .proof import Proof
@@ -22,18 +22,12 @@ from .recipient_limits import RECIPIENTS_MAX, SessionLimits
 from .transaction import Transaction
 
 _IS_DEFERRED = attrgetter("deferred_start")
-PRESSED_SHARE = 0.5  # of the time that is left: not all connections are open from the start
 TURN_S = 0.5  # of a connection while another host waits for a permit of its address
 TURN_CHECK_S = 0.1  # after that, between two checks whether any does
-TEST_LEFT_S = 0.6  # of a request's clock: then its domain's test goes before other addresses
 
 
 class NextBatch:
-    """The tests that a session has to send, and the choice of its next batch.
-
-    What settles more addresses for a refusal goes first: a listed address settles itself, a test
-    as many as wait for it.
-    """
+    """The choice of a session's next batch, and what it has picked and not sent."""
 
     __slots__ = (
         *("_confirmation", "_conversation", "_emit", "_host", "_limits", "_proof", "_transaction"),
@@ -57,7 +51,7 @@ class NextBatch:
         self._transaction = transaction
         self._proof = proof
         self._confirmation = confirmation
-        self.tests: deque[CatchAllTest] = deque()  # due because a recipient was accepted
+        self.tests = DueTests(host, emit)
         self.again: list[PendingProbe] = []  # refused for the terms, to be sent on others
         self._next: list[PendingProbe] = []  # picked for a transaction of their own
         # What finds no budget left before the host is seen to judge: see _proof_control().
@@ -73,9 +67,10 @@ class NextBatch:
         self.has_ended_some = False
         if self._confirmation.verdicts and (control := self._due_control(now)) is not None:
             return [control]
-        if self.tests:
-            self._drop_needless_tests(now)
-        if not self.tests and not host.waiting.count:
+        tests = self.tests
+        if tests.due:
+            tests.drop_needless(now)
+        if not tests.due and not host.waiting.count:
             return []
         if now >= limits.of_host.until:
             limits.of_host.update(now)
@@ -83,31 +78,32 @@ class NextBatch:
         # In lock-step one at a time.
         room = self._room_for(left) if self._conversation.offer.pipelining else left > 0
         soon, of_listed = False, room
-        if self.tests:
-            is_pressed = self._is_pressed(now)
-            soon = self.must_test(now) or (not is_pressed and self._goes_before(room, now))
-            kept = 0 if is_pressed else len(self.tests)
-            of_listed = min(room - len(self.tests) * soon, left - kept)
+        if tests.due:
+            are_pressed = tests.are_pressed(now)
+            soon = tests.must_go(now) or (not are_pressed and tests.settle_more(room, now))
+            kept = 0 if are_pressed else len(tests.due)
+            of_listed = min(room - len(tests.due) * soon, left - kept)
         elif limits.recipients >= RECIPIENTS_MAX - 1:  # the last is a test's
             return []
         self._unproven = None
         asked = self._pick_listed(of_listed, now)
         if not asked:  # what is left of the room is the tests'
-            asked = self.pick_tests(now) if self.tests else []
+            asked = self.pick_tests(now) if tests.due else []
             if not asked and self._unproven is not None and room > 0:
                 asked = self._prove_growth(self._unproven, now)
             return asked
-        if len(asked) < room and (self.tests or not all(map(_IS_DEFERRED, asked))):
+        if len(asked) < room and (tests.due or not all(map(_IS_DEFERRED, asked))):
             self._add_tests(asked, room, now, soon=soon)
         return asked
 
     def pick_tests(self, now: float) -> list[PendingProbe]:
         """The tests that are due, as far as the session may send them; the others stay."""
-        self._drop_needless_tests(now)
+        tests = self.tests
+        tests.drop_needless(now)
         asked: list[PendingProbe] = []
         if self._host.refuses_too_late:
-            self._end_tests(self.tests)
-        due = sorted(self.tests, key=lambda test: -len(test.domain.awaiting))
+            tests.end(tests.due)
+        due = sorted(tests.due, key=lambda test: -len(test.domain.awaiting))
         room = self._room_for(self._limits.left_here(now))
         for each in due:
             if len(asked) >= room or (asked and not self._transaction.may_share(asked, each)):
@@ -116,14 +112,14 @@ class NextBatch:
                 case True:
                     asked.append(each)
                 case None:
-                    self._end_tests([each])
+                    tests.end([each])
                 case False:
                     break
         if not asked or (
             self._transaction.must_open(asked) and not self._transaction.may_open(asked)
         ):
             return []
-        self.tests = deque(test for test in self.tests if test not in asked)
+        tests.sent(asked)
         return asked
 
     def last_control(self, now: float) -> PendingProbe | None:
@@ -140,7 +136,7 @@ class NextBatch:
     def _due_control(self, now: float) -> PendingProbe | None:
         """A control, if the held verdicts are not to wait for a reply that confirms them."""
         confirmation = self._confirmation
-        is_idle = not self.tests and not self._host.waiting.any()
+        is_idle = not self.tests.due and not self._host.waiting.any()
         is_last = is_idle and now >= confirmation.due_at
         control = None
         if is_last and self._limits.may_send_control(accepted=confirmation.expects_acceptance):
@@ -172,10 +168,10 @@ class NextBatch:
         while len(asked) < room - spare and (probe := next_probe(now, emit)) is not None:
             domain: DomainAcceptance = probe.domain_here
             if probe.objections or probe.accepted:
-                due = len(self.tests)
+                due = len(self.tests.due)
                 if self._is_known_already(probe, now):
                     self.has_ended_some = True
-                    room -= len(self.tests) - due
+                    room -= len(self.tests.due) - due
                     continue
             if not has_plenty:
                 admitted = self._admits(probe, len(asked), now)
@@ -188,10 +184,10 @@ class NextBatch:
                     break
             if now >= domain.known_until and domain.needs_test(now) and recipients_max > 1:
                 untested.add(probe.domain)
-            tests = len(self.tests) + len(untested)
+            tests = len(self.tests.due) + len(untested)
             if limits.recipients + len(asked) + 1 + tests > recipients_max:
                 self._emit(Requeued(probe))  # its domain's test would not fit here
-                self.is_over = self.is_over or not (asked or self.tests)
+                self.is_over = self.is_over or not (asked or self.tests.due)
                 break
             if probe.smtputf8 and not self._conversation.offer.smtputf8:
                 self.has_ended_some = True
@@ -229,7 +225,7 @@ class NextBatch:
             probe.begin_conversation()
             domain.awaiting.append(probe)
             if not domain.testing:
-                self.add_test(probe)
+                self.tests.add(probe)
         return True
 
     # -- the budget of refusals ------------------------------------------------------------------
@@ -279,82 +275,19 @@ class NextBatch:
         control = self._confirmation.proof_control(asked.domain_here, asked.asker, now)
         return [] if control is None else [control]
 
-    def _goes_before(self, room: int, now: float) -> bool:
-        """Do the tests go before more listed addresses?
-
-        They do where their refusals are not the last, and where one settles more addresses for
-        its refusal than listed ones do for theirs.
-        """
-        budget, first = self._host.budget, self.tests[0]
-        if budget.has_plenty(room + len(self.tests), now):
-            return True
-        # Where an hour or a share is limited, a list's names would use up what its addresses need.
-        if not budget.is_counted and budget.room(first.kind, first.asker, now) > len(self.tests):
-            return True
-        each = 1 / budget.share
-        return any(len(test.domain.awaiting) > each for test in self.tests)
-
-    # -- tests ---------------------------------------------------------------------------------
-
-    def must_test(self, now: float) -> bool:
-        """Does a request wait for a test, and has it too little time left to wait for others?
-
-        A host that is slow to refuse would not answer it in time.
-        """
-        return not self._host.times.slow_to_answer and any(
-            not probe.deferred_start and probe.deadline - now < TEST_LEFT_S
-            for test in self.tests
-            for probe in test.domain.awaiting
-        )
-
-    def _is_pressed(self, now: float) -> bool:
-        """Would requests run out of time here if this session kept a place for each of its tests?
-
-        Then listed addresses go first, and what is left of the refusals is for the tests.
-        """
-        clocks = [
-            probe.deadline
-            for test in self.tests
-            if not test.deferred_start
-            for probe in test.domain.awaiting
-        ]
-        return bool(clocks) and PRESSED_SHARE * (min(clocks) - now) < self._host.work_with_tests_s()
-
-    def _drop_needless_tests(self, now: float) -> None:
-        """A listed address has answered what these were to find out, or another process asks it."""
-        if self.tests and not all(test.domain.testing for test in self.tests):
-            self.tests = deque(test for test in self.tests if test.domain.testing)
-        if (lease := self._host.budget.lease) is not None:
-            of_lists = [test for test in self.tests if test.is_of_lists]
-            elsewhere = [test for test in of_lists if not lease.names.want(test.domain.key, now)]
-            self._end_tests(elsewhere, Acceptance.ELSEWHERE)
-
-    def _end_tests(
-        self, tests: Iterable[CatchAllTest], why: Acceptance = Acceptance.UNASKED
-    ) -> None:
-        """The host would not refuse a random address in time, or tolerates none at the moment.
-
-        What was accepted stays untested; a later pass of a list asks again, and waits longer.
-        """
-        ended = list(tests)
-        self.tests = deque(test for test in self.tests if test not in ended)
-        for test in ended:
-            if test.domain.testing:
-                self._emit(TestEnded(test.domain, why))
-
     def _add_tests(self, asked: list[PendingProbe], room: int, now: float, *, soon: bool) -> None:
         """If nothing else waits, or `soon`: append the tests that are due, and those of requests' domains."""
         waits = self._host.waiting.any() and not soon
         if len(asked) >= room or waits or self._host.refuses_too_late:
             return
-        listed = list(asked)
+        listed, due = list(asked), self.tests.due
         while (
-            self.tests
+            due
             and len(asked) < room
-            and self._transaction.may_share(asked, self.tests[0])
-            and self._may_name(self.tests[0], len(asked), now)
+            and self._transaction.may_share(asked, due[0])
+            and self._may_name(due[0], len(asked), now)
         ):
-            asked.append(self.tests.popleft())
+            asked.append(due.popleft())
         if self._host.waiting.any():
             return
         for probe in listed:
@@ -366,7 +299,7 @@ class NextBatch:
             if probe.domain_here.needs_test(now) and budget.room_for_name(
                 Kind.LONE_NAME, account, now
             ) > len(asked):
-                asked.append(self._new_test(probe))
+                asked.append(self.tests.begin(probe))
 
     def _may_name(self, test: CatchAllTest, besides: int, now: float) -> bool:
         """May this random name be sent beside so many others?"""
@@ -375,35 +308,6 @@ class NextBatch:
         return budget.room_for_name(
             test.kind, test.asker, now, patience_s
         ) > besides and self._is_ours(test, now)
-
-    def add_test(self, probe: Probe) -> None:
-        """A random address of this probe's domain, and of its shape, is due."""
-        self.tests.append(self._new_test(probe))
-
-    def add_second_test(self, test: CatchAllTest) -> None:
-        """One of another shape is due."""
-        domain = test.domain
-        domain.begin_test()
-        self.tests.append(
-            CatchAllTest(
-                domain,
-                self._host.domains.random_mailbox(domain, test.model, 1),
-                test.asker,
-                test.model,
-                variant=1,
-                deferred_start=test.deferred_start,
-            )
-        )
-
-    def _new_test(self, probe: Probe) -> CatchAllTest:
-        domain: DomainAcceptance = probe.domain_here
-        domain.begin_test()
-        model = probe.mailbox.rpartition("@")[0]
-        variant = int(bool(domain.other_local))  # the first one was refused: it is not asked again
-        mailbox = self._host.domains.random_mailbox(domain, model, variant)
-        return CatchAllTest(
-            domain, mailbox, probe.asker, model, variant, deferred_start=probe.deferred_start
-        )
 
     # -- what is not sent here -----------------------------------------------------------------
 
@@ -421,11 +325,6 @@ class NextBatch:
         asked, self._next = [each for each in self._next if not each.settled], []
         return asked
 
-    def test_again(self, test: CatchAllTest) -> None:
-        """A limit may have refused it."""
-        test.count_objection()
-        self.tests.appendleft(test)
-
     def pop_again(self) -> list[PendingProbe]:
         again, self.again = self.again, []
         return again
@@ -438,7 +337,7 @@ class NextBatch:
                 asked.undo_try()
                 self._emit(Requeued(asked))
             elif asked.domain.awaiting:
-                self.tests.appendleft(asked)
+                self.tests.send_again(asked)
             else:  # it comes anew, behind a real one
                 leave_untested(self._emit, asked)
 
@@ -446,12 +345,6 @@ class NextBatch:
         """This session can't send these: it ends, and another one will."""
         self.is_over = self.is_over or bool(asked)
         return_unsent(self._emit, asked)
-
-    def abandon(self) -> None:
-        """Hand back the tests that were not sent."""
-        for test in self.tests:
-            leave_untested(self._emit, test)
-        self.tests.clear()
 
 
 class Tenure:
@@ -497,7 +390,7 @@ class Tenure:
         return (
             limits.left_here(self._conversation.now) <= 0
             or limits.recipients
-            >= RECIPIENTS_MAX - (not self._next_batch.tests)  # the last is a test's
+            >= RECIPIENTS_MAX - (not self._next_batch.tests.due)  # the last is a test's
         )
 
     def may_continue(self, now: float) -> bool:

@@ -191,14 +191,14 @@ class SmtpSession:
         """Nothing is to be sent. Returns until when to wait."""
         exchange, conversation = self.exchange, self.conversation
         self._state, self.is_idle, self.is_woken = self._while_idle, True, False
-        idle_s = max(IDLE_S, self.host.read_s) if exchange.next_batch.tests else IDLE_S
+        idle_s = max(IDLE_S, self.host.read_s) if exchange.next_batch.tests.due else IDLE_S
         self._idle_until = conversation.now + idle_s
         until = self._idle_until
         if exchange.proof.held.verdicts:
             until = exchange.proof.begin_idle()
         elif exchange.confirmation.verdicts:
             until = self._idles_until()
-        self._emit(Idle(tests=bool(exchange.next_batch.tests)))
+        self._emit(Idle(tests=bool(exchange.next_batch.tests.due)))
         return until
 
     def _idles_until(self) -> float:
@@ -335,5 +335,5 @@ class SmtpSession:
         for asked in batch.pop_unanswered():
             if isinstance(asked, CatchAllTest):
                 leave_untested(self._emit, asked)
-        next_batch.abandon()
+        next_batch.tests.abandon()
         self._state = _nothing  # breaks a reference cycle

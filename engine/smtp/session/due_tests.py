@@ -1,0 +1,134 @@
+"""The random addresses that a session has to send, and when they go before listed ones.
+
+What settles more addresses for a refusal goes first: a listed address settles itself, a test as
+many as wait for it.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+
+from ..catchall import Acceptance, DomainAcceptance
+from ..probe import Probe
+from .batch import CatchAllTest, PendingProbe
+from .effects import Emit, TestEnded
+from .failure_causes import leave_untested
+from .host import SessionHost
+
+PRESSED_SHARE = 0.5  # of the time that is left: not all connections are open from the start
+TEST_LEFT_S = 0.6  # of a request's clock: then its domain's test goes before other addresses
+
+
+class DueTests:
+    """The tests of one session, each due because a recipient was accepted."""
+
+    __slots__ = ("_emit", "_host", "due")
+
+    def __init__(self, host: SessionHost, emit: Emit) -> None:
+        self._host = host
+        self._emit = emit
+        self.due: deque[CatchAllTest] = deque()
+
+    # -- which are due -------------------------------------------------------------------------
+
+    def add(self, probe: Probe) -> None:
+        """A random address of this probe's domain, and of its shape, is due."""
+        self.due.append(self.begin(probe))
+
+    def begin(self, probe: Probe) -> CatchAllTest:
+        """Such a test, which the caller sends."""
+        domain: DomainAcceptance = probe.domain_here
+        domain.begin_test()
+        model = probe.mailbox.rpartition("@")[0]
+        variant = int(bool(domain.other_local))  # the first one was refused: it is not asked again
+        mailbox = self._host.domains.random_mailbox(domain, model, variant)
+        return CatchAllTest(
+            domain, mailbox, probe.asker, model, variant, deferred_start=probe.deferred_start
+        )
+
+    def add_second(self, test: CatchAllTest) -> None:
+        """One of another shape is due."""
+        domain = test.domain
+        domain.begin_test()
+        self.due.append(
+            CatchAllTest(
+                domain,
+                self._host.domains.random_mailbox(domain, test.model, 1),
+                test.asker,
+                test.model,
+                variant=1,
+                deferred_start=test.deferred_start,
+            )
+        )
+
+    def send_again(self, test: CatchAllTest) -> None:
+        """It was not answered for itself: it is the next one."""
+        self.due.appendleft(test)
+
+    def sent(self, asked: Iterable[PendingProbe]) -> None:
+        """These are not due any more."""
+        self.due = deque(test for test in self.due if test not in asked)
+
+    # -- whether they go first -------------------------------------------------------------------
+
+    def must_go(self, now: float) -> bool:
+        """Does a request wait for a test, and has it too little time left to wait for others?
+
+        A host that is slow to refuse would not answer it in time.
+        """
+        return not self._host.times.slow_to_answer and any(
+            not probe.deferred_start and probe.deadline - now < TEST_LEFT_S
+            for test in self.due
+            for probe in test.domain.awaiting
+        )
+
+    def are_pressed(self, now: float) -> bool:
+        """Would requests run out of time here if this session kept a place for each of its tests?
+
+        Then listed addresses go first, and what is left of the refusals is for the tests.
+        """
+        clocks = [
+            probe.deadline
+            for test in self.due
+            if not test.deferred_start
+            for probe in test.domain.awaiting
+        ]
+        return bool(clocks) and PRESSED_SHARE * (min(clocks) - now) < self._host.work_with_tests_s()
+
+    def settle_more(self, room: int, now: float) -> bool:
+        """Are their refusals not the last, or does one settle more addresses for its refusal than listed ones do?"""
+        budget, first = self._host.budget, self.due[0]
+        if budget.has_plenty(room + len(self.due), now):
+            return True
+        # Where an hour or a share is limited, a list's names would use up what its addresses need.
+        if not budget.is_counted and budget.room(first.kind, first.asker, now) > len(self.due):
+            return True
+        each = 1 / budget.share
+        return any(len(test.domain.awaiting) > each for test in self.due)
+
+    # -- which are not sent ----------------------------------------------------------------------
+
+    def drop_needless(self, now: float) -> None:
+        """A listed address has answered what these were to find out, or another process asks it."""
+        if self.due and not all(test.domain.testing for test in self.due):
+            self.due = deque(test for test in self.due if test.domain.testing)
+        if (lease := self._host.budget.lease) is not None:
+            of_lists = [test for test in self.due if test.is_of_lists]
+            elsewhere = [test for test in of_lists if not lease.names.want(test.domain.key, now)]
+            self.end(elsewhere, Acceptance.ELSEWHERE)
+
+    def end(self, tests: Iterable[CatchAllTest], why: Acceptance = Acceptance.UNASKED) -> None:
+        """The host would not refuse a random address in time, or tolerates none at the moment.
+
+        What was accepted stays untested; a later pass of a list asks again, and waits longer.
+        """
+        ended = list(tests)
+        self.sent(ended)
+        for test in ended:
+            if test.domain.testing:
+                self._emit(TestEnded(test.domain, why))
+
+    def abandon(self) -> None:
+        """Hand back those that were not sent."""
+        for test in self.due:
+            leave_untested(self._emit, test)
+        self.due.clear()
