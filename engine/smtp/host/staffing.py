@@ -103,10 +103,18 @@ class Staffing:
 
     def plan(self, *, is_closing: bool, is_hurried: bool) -> Plan:
         """What is done for the probes that wait."""
-        host, sessions = self._host, self.sessions
+        host, sessions, connections = self._host, self.sessions, self.connections
         waiting = host.waiting
-        if not sessions.idle and self._are_soon_done():
-            return "nothing"
+        if not sessions.idle:
+            late = len(host.times.late.sessions)
+            if connections.now >= connections.throttle.limit and not late:
+                return "nothing"
+            # Cheap, since this runs for almost every reply: are they soon done, even one by one?
+            round_s = (host.times.pace.batch_s or 0.0) + self._opening_each_s()
+            prompt = len(sessions.open) - late
+            soon_s = self._backlog_s * prompt
+            if prompt > 0 and (waiting.count + host.behind) * round_s <= soon_s:
+                return "nothing"
         if not waiting.any() or is_closing:
             return "nothing"
         if host.rest.backoff.failures and host.rest.backoff.active(host.now()):
@@ -116,20 +124,6 @@ class Staffing:
         if sessions.idle:
             return "wake"
         return self._plan_opening(is_hurried=is_hurried) if waiting.turn_away_spent() else "nothing"
-
-    def _are_soon_done(self) -> bool:
-        """A cheap part of the plan, since it runs for almost every reply.
-
-        Do the sessions need no help, even with one probe at a time? Or may none be opened?
-        """
-        host, connections, late = self._host, self.connections, len(self._host.times.late.sessions)
-        if connections.now >= connections.throttle.limit and not late:
-            return True
-        round_s = (host.times.pace.batch_s or 0.0) + self._opening_each_s()
-        prompt = len(self.sessions.open) - late
-        if prompt <= 0:
-            return False
-        return (host.waiting.count + host.behind) * round_s <= self._backlog_s * prompt
 
     def _plan_opening(self, *, is_hurried: bool) -> Plan:
         host, connections = self._host, self.connections

@@ -37,28 +37,21 @@ class DueTests:
     def begin(self, probe: Probe) -> CatchAllTest:
         """Such a test, which the caller sends."""
         domain: DomainAcceptance = probe.domain_here
-        domain.begin_test()
         model = probe.mailbox.rpartition("@")[0]
         variant = int(bool(domain.other_local))  # the first one was refused: it is not asked again
-        mailbox = self._host.domains.random_mailbox(domain, model, variant)
-        return CatchAllTest(
-            domain, mailbox, probe.asker, model, variant, deferred_start=probe.deferred_start
-        )
+        return self._begin(domain, model, variant, probe)
 
     def add_second(self, test: CatchAllTest) -> None:
         """One of another shape is due."""
-        domain = test.domain
+        self.due.append(self._begin(test.domain, test.model, 1, test))
+
+    def _begin(
+        self, domain: DomainAcceptance, model: str, variant: int, needed_by: PendingProbe
+    ) -> CatchAllTest:
         domain.begin_test()
-        self.due.append(
-            CatchAllTest(
-                domain,
-                self._host.domains.random_mailbox(domain, test.model, 1),
-                test.asker,
-                test.model,
-                variant=1,
-                deferred_start=test.deferred_start,
-            )
-        )
+        mailbox = self._host.domains.random_mailbox(domain, model, variant)
+        asker, is_deferred = needed_by.asker, needed_by.deferred_start
+        return CatchAllTest(domain, mailbox, asker, model, variant, deferred_start=is_deferred)
 
     def send_again(self, test: CatchAllTest) -> None:
         """It was not answered for itself: it is the next one."""

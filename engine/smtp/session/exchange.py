@@ -39,7 +39,6 @@ from .effects import (
     CaughtUp,
     ClockRestarted,
     Emit,
-    HeldBack,
 )
 from .failure_causes import (
     leave_untested,
@@ -319,7 +318,7 @@ class BatchExchange:
             proof.named()
         else:
             proof.expect_surplus(batch)
-        silent = self._conversation.silent_s >= proof.held.quiet_s
+        silent = self._conversation.silent_s >= proof.quiet_s
         if batch.exchanges and silent and not proof.is_suspect:
             self.settle_proven()
             self._process(batch, batch.pop_all())
@@ -333,8 +332,7 @@ class BatchExchange:
                 held.append(verdict)
             if held:
                 batch.answer(len(held))
-                proof.held.hold(held, now)
-                self._emit(HeldBack(len(held)))
+                proof.hold(held, now)
         return proof.begin_quiet() if batch.exchanges else self._end_batch(batch)
 
     def _process(self, batch: RecipientBatch, turns: list[CommandReply]) -> None:

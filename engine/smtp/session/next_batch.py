@@ -31,7 +31,7 @@ class NextBatch:
 
     __slots__ = (
         *("_confirmation", "_conversation", "_emit", "_host", "_limits", "_proof", "_transaction"),
-        *("_next", "_unproven", "again", "has_ended_some", "is_over", "tests"),
+        *("_unproven", "again", "has_ended_some", "is_over", "set_aside", "tests"),
     )
 
     def __init__(
@@ -53,8 +53,8 @@ class NextBatch:
         self._confirmation = confirmation
         self.tests = DueTests(host, emit)
         self.again: list[PendingProbe] = []  # refused for the terms, to be sent on others
-        self._next: list[PendingProbe] = []  # picked for a transaction of their own
-        # What finds no budget left before the host is seen to judge: see _proof_control().
+        self.set_aside: list[PendingProbe] = []  # picked for a transaction of their own
+        # What finds no budget left before the host is seen to judge: see _admits().
         self._unproven: Probe | CatchAllTest | None = None
         self.has_ended_some = False  # the latest pick, unsent: others may wait in their place
         self.is_over = False  # the session can't send what waits: another one will
@@ -90,7 +90,10 @@ class NextBatch:
         if not asked:  # what is left of the room is the tests'
             asked = self.pick_tests(now) if tests.due else []
             if not asked and self._unproven is not None and room > 0:
-                asked = self._prove_growth(self._unproven, now)
+                # The control that shows whether the host still judges: it costs nothing where it does.
+                domain, account = self._unproven.domain_here, self._unproven.asker
+                control = self._confirmation.proof_control(domain, account, now)
+                asked = [] if control is None else [control]
             return asked
         if len(asked) < room and (tests.due or not all(map(_IS_DEFERRED, asked))):
             self._add_tests(asked, room, now, soon=soon)
@@ -270,11 +273,6 @@ class NextBatch:
         may_send = self._limits.may_send_control(accepted=True)
         return may_send and self._host.controls.may_prove(asked.domain_here, now)
 
-    def _prove_growth(self, asked: Probe | CatchAllTest, now: float) -> list[PendingProbe]:
-        """The control that shows whether the host still judges: it costs nothing where it does."""
-        control = self._confirmation.proof_control(asked.domain_here, asked.asker, now)
-        return [] if control is None else [control]
-
     def _add_tests(self, asked: list[PendingProbe], room: int, now: float, *, soon: bool) -> None:
         """If nothing else waits, or `soon`: append the tests that are due, and those of requests' domains."""
         waits = self._host.waiting.any() and not soon
@@ -315,14 +313,13 @@ class NextBatch:
         """It was refused for the terms: it is sent again, on others."""
         self.again.append(asked)
 
-    def set_aside(self, asked: list[PendingProbe]) -> None:
+    def keep(self, asked: list[PendingProbe]) -> None:
         """These need another transaction, before which the held verdicts are proven."""
-        self._next = asked
+        self.set_aside = asked
 
-    def pop_next(self) -> list[PendingProbe]:
-        if not self._next:
-            return []
-        asked, self._next = [each for each in self._next if not each.settled], []
+    def pop_set_aside(self) -> list[PendingProbe]:
+        """Those of them that are not settled meanwhile."""
+        asked, self.set_aside = [each for each in self.set_aside if not each.settled], []
         return asked
 
     def pop_again(self) -> list[PendingProbe]:

@@ -4,6 +4,8 @@ A silence proves them, and NOOP before it where the host may owe a reply.
 `mailprobe.engine.smtp.pairing` explains the law that this keeps.
 """
 
+from math import inf
+
 from ...verdict import Outcome
 from .. import wire
 from ..pairing import (
@@ -38,44 +40,12 @@ NOT_IMPLEMENTED = range(500, 505)  # replies of a host that does not implement N
 ProvenVerdict = tuple[Probe, Outcome, str]
 
 
-class UnprovenPairings:
-    """Verdicts of one session, held until its replies are proven to match their commands."""
-
-    __slots__ = ("quiet_s", "until", "verdicts")
-
-    def __init__(self) -> None:
-        self.verdicts: list[tuple[Probe, Outcome, str]] = []
-        self.until = float("inf")  # when the session must wait in silence
-        self.quiet_s = QUIET_S  # how long a silence must last to prove the held verdicts
-
-    def hold(self, verdicts: list[tuple[Probe, Outcome, str]], now: float) -> None:
-        """Hold back these verdicts, at least one, of replies that came at `now`."""
-        until = self.until if self.verdicts else now + HELD_S
-        for probe, _, _ in verdicts:
-            latest = probe.deadline - DEADLINE_MARGIN_S
-            if latest < until:
-                until = latest
-        self.until = until
-        self.verdicts += verdicts
-
-    def expect_surplus(self, within_s: float) -> None:
-        """Lengthen the silence: a surplus reply may come `within_s` after the one before it."""
-        self.quiet_s = max(self.quiet_s, min(QUIET_MARGIN * within_s, QUIET_S_MAX))
-
-    def release_all(self) -> list[tuple[Probe, Outcome, str]]:
-        self.quiet_s = QUIET_S
-        verdicts = self.verdicts
-        if verdicts:
-            self.verdicts, self.until = [], float("inf")
-        return verdicts
-
-
 class Proof:
     """What is held in one session until it is proven, and what was seen of the order of replies."""
 
     __slots__ = (
         *("_checking", "_conversation", "_early_s", "_emit", "_host", "_recorder", "_transaction"),
-        *("held", "is_suspect", "pairing", "quiet_until"),
+        *("held", "is_suspect", "pairing", "prove_by", "quiet_s", "quiet_until"),
     )
 
     def __init__(
@@ -92,10 +62,12 @@ class Proof:
         self._transaction = transaction
         self._recorder = recorder
         self.pairing = Pairing(host.renamings)
-        self.held = UnprovenPairings()
+        self.held: list[ProvenVerdict] = []  # until the replies are proven to match their commands
+        self.prove_by = inf  # when the session must wait in silence
+        self.quiet_s = QUIET_S  # how long a silence must last to prove what is held
         self.is_suspect = False  # silence proves nothing before a reply to NOOP: see pairing
         self._checking = False  # that reply is awaited
-        self.quiet_until = 0.0  # end of the silence that proves what is held; 0: none
+        self.quiet_until = 0.0  # end of that silence; 0: none
         self._early_s = 0.0  # a reply came sooner than usual, and is not proven yet
 
     # -- evidence ------------------------------------------------------------------------------
@@ -174,18 +146,30 @@ class Proof:
             self._early_s = first_s
             gap_s = max(gap_s, usual_s)
         if gap_s > QUIET_S / 2:
-            self.held.expect_surplus(gap_s)
+            # A surplus reply may come so long after the one before it.
+            self.quiet_s = max(self.quiet_s, min(QUIET_MARGIN * gap_s, QUIET_S_MAX))
         several = len(batch.sent) > 1
         if (several or isinstance(batch.sent[0], CatchAllTest)) and self._may_owe_refusal(batch):
             self.is_suspect = True
 
     # -- the silence ---------------------------------------------------------------------------
 
+    def hold(self, verdicts: list[ProvenVerdict], now: float) -> None:
+        """Hold back these verdicts, at least one, of replies that came at `now`."""
+        prove_by = self.prove_by if self.held else now + HELD_S
+        for probe, _, _ in verdicts:
+            latest = probe.deadline - DEADLINE_MARGIN_S
+            if latest < prove_by:
+                prove_by = latest
+        self.prove_by = prove_by
+        self.held += verdicts
+        self._emit(HeldBack(len(verdicts)))
+
     def is_due(self, now: float) -> bool:
         """Must the held verdicts be proven before more is sent?"""
         times = self._host.times
         distrusts = self.is_suspect or times.distrusted or times.slow_to_answer
-        return distrusts or now >= self.held.until
+        return distrusts or now >= self.prove_by
 
     def begin_quiet(self) -> float:
         """Say nothing for a moment: a surplus reply would come now.
@@ -201,14 +185,14 @@ class Proof:
         )
         if self.is_suspect and may_check:
             self._transaction.count_reset()
-            self._checking, self.quiet_until = True, float("inf")
+            self._checking, self.quiet_until = True, inf
             conversation.send(wire.NOOP)
             return conversation.deadline()
         return self.begin_idle()
 
     def begin_idle(self) -> float:
         """Say nothing, since there is nothing to say. Returns when that has proven what is held."""
-        self.quiet_until = self._conversation.received_at + self.held.quiet_s
+        self.quiet_until = self._conversation.received_at + self.quiet_s
         return self.quiet_until
 
     def end_idle(self) -> None:
@@ -248,7 +232,7 @@ class Proof:
         self.is_suspect = False
         # Where this was an earlier command's reply, NOOP's own comes a turn-around after NOOP.
         own_by = conversation.sent_at + min(QUIET_MARGIN * self._host.times.usual_s, QUIET_S_MAX)
-        self.quiet_until = max(conversation.received_at, own_by) + self.held.quiet_s
+        self.quiet_until = max(conversation.received_at, own_by) + self.quiet_s
         return True
 
     def judge_check(self, turn: CommandReply, batch: RecipientBatch) -> None:
@@ -270,17 +254,18 @@ class Proof:
         if self._early_s or self.pairing.renamed:
             self._emit(Proven(self._early_s, self.pairing.pop_renamed()))
             self._early_s = 0.0
-        verdicts = self.held.release_all()
-        if verdicts:
-            self._emit(HeldBack(-len(verdicts)))
-        return verdicts
+        return self._release()
 
     def drop(self) -> list[Probe]:
         """There will be no proof: return the probes whose verdicts were held."""
-        verdicts = self.held.release_all()
+        return [probe for probe, _, _ in self._release()]
+
+    def _release(self) -> list[ProvenVerdict]:
+        verdicts, self.quiet_s = self.held, QUIET_S
         if verdicts:
+            self.held, self.prove_by = [], inf
             self._emit(HeldBack(-len(verdicts)))
-        return [probe for probe, _, _ in verdicts]
+        return verdicts
 
     def distrust(self) -> None:
         """The connection failed: a reply that came early proves nothing any more."""

@@ -136,13 +136,14 @@ class SmtpSession:
         was_answered = self.takes_more
         exchange, conversation, self.takes_more = self.exchange, self.conversation, False
         next_batch, transaction, now = exchange.next_batch, exchange.transaction, conversation.now
-        holds = bool(exchange.proof.held.verdicts)
+        holds = bool(exchange.proof.held)
         if holds and exchange.proof.is_due(now):
             self.takes_more = True
             return self._prove()
-        if not (conversation.usable and exchange.tenure.may_continue(now)):
+        if not exchange.tenure.may_continue(now):
             return self._finish()
-        if not was_answered and (self._ends or exchange.tenure.spent):
+        # Answered, it goes on as long as there is something to pick.
+        if not was_answered and (self._ends or self.is_spent):
             return self._finish()
         if conversation.offer.starttls and (exchange.answers.tls_wanted or self.host.terms.tls):
             return self._prove() if holds else BY_TASK
@@ -152,32 +153,24 @@ class SmtpSession:
             next_batch.requeue_again()
         if self.effects:
             return self._then(self._choose)
-        set_aside = next_batch.pop_next()
+        set_aside = next_batch.pop_set_aside() if next_batch.set_aside else []
         asked = set_aside or next_batch.pick(now)
         if not asked:
             # What it ended or queued again is gone after this step: others may be sent then.
             if next_batch.has_ended_some or (was_answered and self.effects):
                 return self._then(self._choose)
-            return self._pause()
+            if self._ends or exchange.tenure.is_leaving or exchange.tenure.spent:
+                return self._finish()
+            return self._begin_idle()
         opens = transaction.must_open(asked)
         if opens and not (set_aside or transaction.may_open(asked)):
             next_batch.return_unsent(asked)
             return self._finish()
         if opens and holds:
-            next_batch.set_aside(asked)
+            next_batch.keep(asked)
             return self._prove()
-        return self._send(asked, opens=opens)
-
-    def _send(self, asked: list[PendingProbe], *, opens: bool) -> float:
-        self._state, self.takes_more = self.exchange.receive, True
-        return self.exchange.send(asked, opens=opens)
-
-    def _pause(self) -> float | None:
-        """Nothing was picked: wait for more, or end."""
-        tenure = self.exchange.tenure
-        if self._ends or tenure.is_leaving or tenure.spent:
-            return self._finish()
-        return self._begin_idle()
+        self._state, self.takes_more = exchange.receive, True
+        return exchange.send(asked, opens=opens)
 
     def _prove(self) -> float | None:
         """Prove the held verdicts by a silence before the next command."""
@@ -194,7 +187,7 @@ class SmtpSession:
         idle_s = max(IDLE_S, self.host.read_s) if exchange.next_batch.tests.due else IDLE_S
         self._idle_until = conversation.now + idle_s
         until = self._idle_until
-        if exchange.proof.held.verdicts:
+        if exchange.proof.held:
             until = exchange.proof.begin_idle()
         elif exchange.confirmation.verdicts:
             until = self._idles_until()
@@ -215,7 +208,7 @@ class SmtpSession:
         if self.is_woken or not conversation.usable:
             return self._end_idle()
         now = conversation.now
-        if proof.held.verdicts:
+        if proof.held:
             if now < proof.quiet_until:
                 return proof.quiet_until
             exchange.settle_proven()
@@ -285,7 +278,7 @@ class SmtpSession:
         """It ends: prove what is held, send the tests that are due and a control, if it still can."""
         exchange, now = self.exchange, self.conversation.now
         self._ends = True
-        if exchange.proof.held.verdicts:
+        if exchange.proof.held:
             return self._prove()
         may_send = not (exchange.has_failed or exchange.tenure.permit_lost or self._had_control)
         asked: list[PendingProbe] = []
@@ -295,7 +288,8 @@ class SmtpSession:
                 control = exchange.next_batch.last_control(now)
                 asked, self._had_control = [] if control is None else [control], True
         if asked:
-            return self._send(asked, opens=exchange.transaction.must_open(asked))
+            self._state, self.takes_more = exchange.receive, True
+            return exchange.send(asked, opens=exchange.transaction.must_open(asked))
         self._check_unasked()
         self.is_over = True
         return BY_TASK
@@ -320,7 +314,7 @@ class SmtpSession:
         if self.is_idle:
             self._end_idle()
         exchange.limits.recall()
-        next_batch.return_unsent(next_batch.pop_next())
+        next_batch.return_unsent(next_batch.pop_set_aside())
         exchange.failures.requeue_unproven()
         exchange.settle_limited()
         may_send = exchange.limits.may_send_control(accepted=True)
