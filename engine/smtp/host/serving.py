@@ -112,12 +112,12 @@ class ServedSession:
 
     def withdraw(self) -> None:
         """Send QUIT as soon as nothing is unanswered."""
-        self.session.leave()
+        self.session.exchange.tenure.leave()
         self.interrupt()
 
     def revoke_permit(self) -> None:
         """It is about to be cancelled, through no fault of the host."""
-        self.session.revoke_permit()
+        self.session.exchange.tenure.lose_permit()
 
     def is_testing(self) -> bool:
         """Is a random address unanswered here?"""
@@ -162,7 +162,7 @@ class ServedSession:
                     self._apply(takes_more=takes_more)
                 if until == NOW:
                     session.conversation.read_clock(host.now())
-                elif session.exchange.is_late and until > NOW and self._gives_way():
+                elif session.exchange.late.is_late and until > NOW and self._gives_way():
                     until = session.fail(Rerouted())
                     continue
                 elif not session.is_woken:  # by the effects, for a probe just admitted
@@ -180,7 +180,8 @@ class ServedSession:
         """Is the session late, and do other probes need its place?"""
         session, host = self.session, self._host
         after_s = host.times.reroute_s(host.staffing.openings.opening_s)
-        return session.exchange.may_give_way(after_s) and host.staffing.gives_way(
+        exchange = session.exchange
+        return exchange.late.may_give_way(exchange.batch, after_s) and host.staffing.gives_way(
             session.conversation
         )
 

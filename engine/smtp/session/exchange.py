@@ -7,9 +7,6 @@ twenty. Every reply belongs to the oldest unanswered command, verdicts are held 
 pairing of the replies is proven (see mailprobe.engine.smtp.pairing), and a session that failed
 in any way is never used again.
 
-A session is late while its oldest unanswered recipient takes much longer than usual, as at a
-tarpit. The recipients behind it are then sent on other connections as well.
-
 Nothing waits here: `receive()` processes what has come and returns until when to wait for more,
 or None if the batch is over.
 """
@@ -19,7 +16,7 @@ from math import inf
 
 from ...evidence import ConnectionAttempt
 from ..pairing import OutOfStep
-from ..probe import Probe
+from ..probe import Cause, Probe
 from ..replies.rules import Step
 from ..wire import (
     ClosedUnasked,
@@ -31,29 +28,24 @@ from ..wire import (
     rcpt,
 )
 from .answers import RecipientReplies
-from .batch import CatchAllTest, PendingProbe, RecipientBatch
+from .batch import PendingProbe, RecipientBatch
 from .confirmation import Confirmation
 from .effects import (
     BatchDone,
-    BecameLate,
-    CaughtUp,
     ClockRestarted,
     Emit,
 )
 from .failure_causes import (
-    leave_untested,
     refused_command,
-    requeue_uncounted,
 )
 from .failures import Failures
 from .host import SessionHost
+from .late_reply import LateReply
 from .next_batch import NextBatch, Tenure
 from .proof import Proof, ProvenVerdict
 from .recipient_limits import SessionLimits
 from .recorder import SessionRecorder
 from .transaction import Transaction
-
-REROUTE_CHECK_S = 0.02  # between two checks whether others need a late session's place
 
 
 class BatchExchange:
@@ -70,7 +62,7 @@ class BatchExchange:
             "confirmation",
             "error",
             "failures",
-            "is_late",
+            "late",
         ),
         *("limits", "proof", "recorder", "tenure", "transaction"),
     )
@@ -99,18 +91,14 @@ class BatchExchange:
             host, conversation, limits, transaction, next_batch, confirmation, recorder, emit
         )
         self.tenure = tenure = Tenure(host, conversation, address, limits, next_batch)
+        self.late = late = LateReply(host, conversation, proof, emit)
         self.failures = Failures(
-            host, conversation, limits, transaction, proof, next_batch, answers, tenure, emit
+            host, conversation, limits, transaction, proof, next_batch, answers, tenure, late, emit
         )
         self.batch = self._aside = RecipientBatch([], False, False, [])  # under way
         self.batches = 0
-        self.is_late = False  # the oldest unanswered recipient takes much longer than usual
         self.error: Exception | None = None  # that ended the connection
         self._opening: deque[Command] = deque()  # RSET and MAIL, as far as they are unanswered
-
-    @property
-    def has_failed(self) -> bool:
-        return self.error is not None or self.batch.refusal is not None
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -136,7 +124,7 @@ class BatchExchange:
             batch.written(self._conversation.now)
         if batch.refusal is None:
             batch.opened()
-        return self.receive_until()
+        return self.late.until(batch)
 
     def _begin(self, asked: list[PendingProbe], *, in_transaction: bool) -> RecipientBatch:
         """Begin a batch of these: none of its recipients is answered."""
@@ -195,7 +183,7 @@ class BatchExchange:
             self._opening_replied(turn, before, batch)
             if batch.refusal is not None and (turn.reply.code == 421 or not batch.pipelined):
                 self._opening.clear()
-                self._refused()
+                self._refused(batch, batch.refusal)
                 return None
             if self._opening and not batch.pipelined:
                 conversation.send(self._opening[0])
@@ -237,8 +225,8 @@ class BatchExchange:
             if reply.code == 421 and conversation.unread:
                 self._read_behind_goodbye(asked[place], turn, batch)
             batch.add_reply(turn, conversation.received_at, named=named)
-            if self.is_late:
-                self._catch_up(accepted=reply.positive)
+            if self.late.is_late:
+                self.late.has_come(accepted=reply.positive)
             if reply.code == 421:
                 return self._batch_answered(batch)
             more = place < last or batch.check_due
@@ -253,9 +241,7 @@ class BatchExchange:
         # Only what is proven by a reply that names its recipient is processed before the others.
         if batch.proven > batch.processed:
             self._process_proven(batch)
-        if not self.is_late and conversation.now >= conversation.since + self._host.times.late_s:
-            self._become_late(batch)
-        return self.receive_until()
+        return self.late.until(batch)
 
     def _read_behind_goodbye(
         self, asked: PendingProbe, goodbye: CommandReply, batch: RecipientBatch
@@ -277,25 +263,6 @@ class BatchExchange:
         if behind is not None and named:
             batch.add_reply(behind, conversation.received_at, named=True)
             raise ClosedUnasked(f"closed by the server: 421 {goodbye.reply.text[:80]}")
-
-    def may_give_way(self, after_s: float) -> bool:
-        """Is the reply to the oldest recipient later than that, and may its probe be sent again?
-
-        Once for each probe; a test is not sent again.
-        """
-        conversation = self._conversation
-        if not self.is_late or conversation.now < conversation.since + after_s:
-            return False
-        return self._may_reroute()
-
-    def receive_until(self) -> float:
-        """The read deadline, or before that the moment at which the session becomes late."""
-        if not self.is_late:
-            return self._conversation.deadline(self.batch.until, self._host.times.late_s)
-        deadline = self._conversation.deadline(self.batch.until)
-        # Later, others may need its place, or more be known of this host's late replies.
-        look_at = self._conversation.now + REROUTE_CHECK_S
-        return look_at if look_at < deadline and self._may_reroute() else deadline
 
     def _process_proven(self, batch: RecipientBatch) -> None:
         """Process what a reply that names its recipient proves: itself and all before it."""
@@ -358,7 +325,7 @@ class BatchExchange:
 
     def _end_batch(self, batch: RecipientBatch) -> float | None:
         if batch.refusal is not None:
-            self._refused()
+            self._refused(batch, batch.refusal)
             return None
         gaps, began, first_at = batch.place - 1, batch.began, batch.first_at
         gap_s = (batch.last_at - first_at) / gaps if gaps > 0 else -1.0
@@ -404,52 +371,10 @@ class BatchExchange:
             self._process_proven(self.batch)
         if not (isinstance(error, RemoteProtocolError | ClosedUnasked) or self.proof.is_suspect):
             self.settle_proven()  # silence, or the end: no surplus reply was on its way
-        if self.failures.connection_failed(self.batch, error, is_late=self.is_late):
+        if self.failures.connection_failed(self.batch, error):
             self.batches -= 1
 
-    def _refused(self) -> None:
+    def _refused(self, batch: RecipientBatch, cause: Cause) -> None:
         """The batch is refused as a whole."""
-        batch = self.batch
-        if batch.refusal is None:
-            return
-        if self.failures.refused(batch, batch.refusal, is_late=self.is_late):
+        if self.failures.refused(batch, cause):
             self.batches -= 1
-
-    def _may_reroute(self) -> bool:
-        """Once for each probe; a test is not sent again."""
-        if self._host.patient:
-            return False
-        batch, answered = self.batch, len(self.batch.exchanges)
-        if answered >= len(batch.unanswered):
-            return False
-        oldest = batch.unanswered[answered]
-        return isinstance(oldest, CatchAllTest) or not oldest.rerouted
-
-    def _become_late(self, batch: RecipientBatch) -> None:
-        """The oldest recipient delays those behind it: queue them for other connections too.
-
-        If their replies come here first, these count. Earlier replies are not proven, because
-        one may have been left out: their recipients are sent elsewhere too, and so are those
-        whose verdicts are held.
-        """
-        self.is_late = True
-        batch.become_late()
-        self.proof.suspect()
-        if self._host.patient:
-            return
-        self.failures.requeue_unproven()
-        answered = len(batch.exchanges)
-        for place, asked in reversed(list(enumerate(batch.unanswered))):
-            if place == answered or asked in batch.elsewhere:
-                continue
-            if isinstance(asked, CatchAllTest):
-                leave_untested(self._emit, asked)
-            elif not asked.settled:
-                batch.send_elsewhere(asked)
-                requeue_uncounted(self._emit, asked)
-        accepted = sum(turn.reply.positive for turn in batch.exchanges)
-        self._emit(BecameLate(self._conversation, accepted))
-
-    def _catch_up(self, *, accepted: bool) -> None:
-        self.is_late = False
-        self._emit(CaughtUp(self._conversation, accepted))

@@ -25,9 +25,9 @@ from .failure_causes import (
     refusal_outcome,
     requeue_doubted,
     requeue_rerouted,
-    requeue_uncounted,
 )
 from .host import SessionHost
+from .late_reply import LateReply
 from .next_batch import NextBatch, Tenure
 from .proof import Proof
 from .recipient_limits import SessionLimits
@@ -44,6 +44,7 @@ class Failures:
             "_conversation",
             "_emit",
             "_host",
+            "_late",
             "_limits",
             "_proof",
             "_tenure",
@@ -61,6 +62,7 @@ class Failures:
         next_batch: NextBatch,
         answers: RecipientReplies,
         tenure: Tenure,
+        late: LateReply,
         emit: Emit,
     ) -> None:
         self._host = host
@@ -72,8 +74,9 @@ class Failures:
         self._next_batch = next_batch
         self._answers = answers
         self._tenure = tenure
+        self._late = late
 
-    def connection_failed(self, batch: RecipientBatch, error: Exception, *, is_late: bool) -> bool:
+    def connection_failed(self, batch: RecipientBatch, error: Exception) -> bool:
         """The connection failed with one of `CONNECTION_ERRORS`; returns as refused()."""
         step = Step.RCPT if batch.transaction else Step.MAIL
         gave_way = isinstance(error, Rerouted)
@@ -89,7 +92,7 @@ class Failures:
         elif isinstance(error, Overdue) and batch.refusal is None:
             self.expire(batch)
         else:
-            return self.refused(batch, cause, is_late=is_late)
+            return self.refused(batch, cause)
         return False
 
     def drop_replies(self, batch: RecipientBatch) -> None:
@@ -130,7 +133,7 @@ class Failures:
         gave_way = isinstance(error, Rerouted)
         requeue_doubted(self._emit, doubted, batch.elsewhere, cause, gave_way=gave_way)
 
-    def refused(self, batch: RecipientBatch, cause: Cause, *, is_late: bool) -> bool:
+    def refused(self, batch: RecipientBatch, cause: Cause) -> bool:
         """The batch is refused as a whole: requeue each recipient for which other terms are left.
 
         True if that is every recipient: then no recipient was served by it.
@@ -145,7 +148,7 @@ class Failures:
             if refused and not batch.unanswered:
                 return True
         limited = self._limits.ended_by_limit(cause, batch, self._conversation.now)
-        self.fail(batch, cause, is_late=is_late, limited=limited)
+        self.fail(batch, cause, limited=limited)
         return False
 
     def fail(
@@ -153,7 +156,6 @@ class Failures:
         batch: RecipientBatch,
         cause: Cause,
         *,
-        is_late: bool,
         failure: bool = True,
         limited: bool = False,
     ) -> None:
@@ -166,7 +168,7 @@ class Failures:
         emit, reused = self._emit, batch.reused
         early = failure and not (reused or batch.transaction or self._transaction.smtputf8)
         hung_up = batch.goodbye or (batch.transaction and cause.hung_up)
-        emit(SessionFailed(cause, early, is_late, at_recipient=batch.goodbye or limited))
+        emit(SessionFailed(cause, early, self._late.is_late, at_recipient=batch.goodbye or limited))
         silent_or_garbled = batch.transaction and cause.rule in (REROUTED.rule, GARBLED_RULE)
         fruitful = self._answers.fruitful or limited
         if (hung_up or silent_or_garbled) and batch.unanswered and not fruitful:
@@ -182,9 +184,3 @@ class Failures:
         """The deadlines of the whole batch have passed."""
         self._tenure.leave()
         expire_unanswered(self._emit, batch.pop_unanswered())
-
-    def requeue_unproven(self) -> None:
-        """There will be no proof: queue the held probes for another connection."""
-        for probe in reversed(self._proof.drop()):
-            if not probe.settled:
-                requeue_uncounted(self._emit, probe)

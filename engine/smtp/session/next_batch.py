@@ -378,6 +378,7 @@ class Tenure:
         self._leaving = True
 
     def lose_permit(self) -> None:
+        """Its task is about to be cancelled: then what is unanswered is requeued."""
         self._leaving = self.permit_lost = True
 
     @property

@@ -30,6 +30,7 @@ from ..wire import (
 )
 from .batch import CatchAllTest, PendingProbe, RecipientBatch
 from .effects import Emit, HeldBack, Proven
+from .failure_causes import requeue_uncounted
 from .host import SessionHost
 from .recorder import SessionRecorder
 from .transaction import RESETS_MAX, Transaction
@@ -259,6 +260,12 @@ class Proof:
     def drop(self) -> list[Probe]:
         """There will be no proof: return the probes whose verdicts were held."""
         return [probe for probe, _, _ in self._release()]
+
+    def requeue_held(self) -> None:
+        """There will be no proof: queue the held probes for another connection."""
+        for probe in reversed(self.drop()):
+            if not probe.settled:
+                requeue_uncounted(self._emit, probe)
 
     def _release(self) -> list[ProvenVerdict]:
         verdicts, self.quiet_s = self.held, QUIET_S

@@ -91,14 +91,6 @@ class SmtpSession:
         self.is_woken = self.is_idle
         return self.is_idle
 
-    def leave(self) -> None:
-        """Send QUIT as soon as nothing is unanswered."""
-        self.exchange.tenure.leave()
-
-    def revoke_permit(self) -> None:
-        """Its task is about to be cancelled: then requeue what is unanswered."""
-        self.exchange.tenure.lose_permit()
-
     # -- steps ---------------------------------------------------------------------------------
 
     def react(self) -> float:
@@ -264,8 +256,7 @@ class SmtpSession:
             if isinstance(asked, Probe):
                 exchange.recorder.record_preamble(asked)
         terms.tls_failed()
-        failure, is_late = exchange.answers.tls_of_all, exchange.is_late
-        exchange.failures.fail(batch, cause, is_late=is_late, failure=failure)
+        exchange.failures.fail(batch, cause, failure=exchange.answers.tls_of_all)
 
     def expire_tls(self) -> None:
         """The deadlines of the recipients that waited for TLS have passed."""
@@ -280,7 +271,8 @@ class SmtpSession:
         self._ends = True
         if exchange.proof.held:
             return self._prove()
-        may_send = not (exchange.has_failed or exchange.tenure.permit_lost or self._had_control)
+        has_failed = exchange.error is not None or exchange.batch.refusal is not None
+        may_send = not (has_failed or exchange.tenure.permit_lost or self._had_control)
         asked: list[PendingProbe] = []
         if may_send and self.conversation.usable:
             asked = exchange.next_batch.pick_tests(now)
@@ -315,7 +307,7 @@ class SmtpSession:
             self._end_idle()
         exchange.limits.recall()
         next_batch.return_unsent(next_batch.pop_set_aside())
-        exchange.failures.requeue_unproven()
+        exchange.proof.requeue_held()
         exchange.settle_limited()
         may_send = exchange.limits.may_send_control(accepted=True)
         if not may_send and exchange.confirmation.has_control(self.conversation.now):
