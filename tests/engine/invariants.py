@@ -21,11 +21,11 @@ def assert_hosts_whole(hosts: EgressHosts) -> None:
     """Likewise of one egress."""
     assert not hosts.permits.in_use
     assert hosts.tasks.count == 0
-    for pool in hosts.all_hosts():
-        assert pool.staffing.connections.now == 0
-        assert not pool.staffing.connections.left
-        assert not pool.staffing.sessions.open
-        assert all(question.settled for question in pool.waiting)
+    for probed in hosts.all_hosts():
+        assert probed.staffing.connections.now == 0
+        assert not probed.staffing.connections.left
+        assert not probed.staffing.sessions.open
+        assert all(question.settled for question in probed.waiting)
     for domain in hosts.domains.records.values():
         assert not domain.testing
         assert all(question.settled for question in domain.awaiting)

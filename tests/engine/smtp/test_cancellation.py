@@ -184,8 +184,8 @@ def may_be_said_still(engine: Engine) -> set[str]:
     """Who is in a round under way: a command of theirs may be on its way."""
     return {
         asked.mailbox
-        for pool in engine.probing.egresses[0].hosts.values()
-        for served in pool.staffing.sessions.open
+        for probed in engine.probing.egresses[0].hosts.values()
+        for served in probed.staffing.sessions.open
         if isinstance(served, ServedSession)
         for asked in served.session.exchange.batch.unanswered
         if isinstance(asked, Probe)
@@ -194,8 +194,8 @@ def may_be_said_still(engine: Engine) -> set[str]:
 
 def may_be_control(engine: Engine) -> set[str]:
     """Addresses with an answer, of which a host is asked once more whether it still gives it."""
-    pools = list(engine.probing.egresses[0].hosts.values())
-    known = {each.mailbox for pool in pools for each in pool.controls.known()}
+    probed_hosts = list(engine.probing.egresses[0].hosts.values())
+    known = {each.mailbox for probed in probed_hosts for each in probed.controls.known()}
     domains = {mailbox.rpartition("@")[2] for mailbox in known}
     return known | {f"postmaster@{domain}" for domain in domains}
 
@@ -280,8 +280,8 @@ async def close_after(steps: int, scenario: Scenario, *, politely: bool) -> bool
         assert not egress.permits.in_use
         assert egress.tasks.count == 0
         assert not any(
-            pool.staffing.connections.now or pool.staffing.sessions.open
-            for pool in egress.hosts.values()
+            probed.staffing.connections.now or probed.staffing.sessions.open
+            for probed in egress.hosts.values()
         )
         async with open_engine(
             scenario.settings, transport=network.transport, dial=tap.dial

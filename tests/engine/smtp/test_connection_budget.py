@@ -208,9 +208,9 @@ async def test_a_revoked_connection_is_closed_at_once_and_its_probes_wait(autoju
 
             nursery.start_soon(end)
             check(await verify(engine, "known0@shop.test", "nobody1@shop.test"))
-            (pool,) = engine.probing.egresses[0].hosts.values()
-            assert pool.staffing.connections.throttle.bad == 0
-            assert not pool.rest.backoff.failures
+            (probed,) = engine.probing.egresses[0].hosts.values()
+            assert probed.staffing.connections.throttle.bad == 0
+            assert not probed.rest.backoff.failures
     assert host.record.sessions_seen == 3  # the late one gives way once
 
 

@@ -61,16 +61,16 @@ async def test_an_acceptance_is_unknown_at_the_deadline_where_the_host_has_chang
         ) as engine:
             first = await verify(engine, "known@shop.test", *REFUSED)
             assert [fields_of(verdict) for verdict in first] == FIRST
-            [pool] = engine.probing.egresses[0].hosts.values()
+            [probed] = engine.probing.egresses[0].hosts.values()
             slow_s["known"] = 0.13  # not late, so the session goes on to the deadline
 
             async def contradict() -> None:
                 await trio.sleep(1.5)
                 replies["somebody.else"] = "250 2.1.5 Ok"
                 domain = DomainAcceptance(DomainAtHost("another.test"))
-                known = pool.controls.find(Treatment.REFUSED, domain, trio.current_time())
+                known = probed.controls.find(Treatment.REFUSED, domain, trio.current_time())
                 assert known is not None
-                pool.controls.contradict(known, Treatment.ACCEPTED, trio.current_time())
+                probed.controls.contradict(known, Treatment.ACCEPTED, trio.current_time())
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(contradict)

@@ -188,7 +188,7 @@ def is_well_made(limits: RefusalLimits) -> bool:
     )
 
 
-def test_a_new_pool_of_a_host_relies_on_the_row_of_its_software():
+def test_a_hosts_counterpart_relies_on_the_row_of_its_software():
     budget, controls = Tolerance(), HostControls()
     HostIdentity(OPERATORS, budget, HostControls()).recognise("220 mx.test Kerio Connect ESMTP")
     HostIdentity(OPERATORS, budget, controls)

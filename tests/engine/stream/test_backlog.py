@@ -153,17 +153,19 @@ async def test_probes_of_a_lock_step_host_are_admitted_a_few_at_a_time(autojump_
                 nursery.start_soon(in_order, answers, len(texts))
                 while answers.ready or engine.probing.turn.under_way or not rooms:
                     await trio.sleep(0.003)
-                    for pool in engine.probing.egresses[0].hosts.values():
-                        rooms[pool.present - pool.backlog, len(pool.staffing.sessions.open)] = (
-                            pool.room(1, "me"),
-                            pool.room(100, "me"),
+                    for probed in engine.probing.egresses[0].hosts.values():
+                        rooms[
+                            probed.present - probed.backlog, len(probed.staffing.sessions.open)
+                        ] = (
+                            probed.room(1, "me"),
+                            probed.room(100, "me"),
                         )
         for (present, sessions), (for_one, for_many) in rooms.items():
             if present <= 2 * sessions:
                 assert for_one == for_many > 0
             else:
                 assert for_one <= 0
-                assert for_many <= 0 or for_many > pool.staffing.connections.throttle.limit
+                assert for_many <= 0 or for_many > probed.staffing.connections.throttle.limit
         assert {for_one > 0 for for_one, _ in rooms.values()} == {True, False}
         assert any(for_one <= 0 < for_many for for_one, for_many in rooms.values())
 

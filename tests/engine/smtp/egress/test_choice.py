@@ -180,7 +180,7 @@ async def test_permits_of_a_host_are_counted_for_each_egress(autojump_clock):
         assert 2 < host.record.connections_peak <= 4
 
 
-async def test_a_pool_whose_list_goes_to_another_egress_asks_for_no_refusals(autojump_clock):
+async def test_a_host_whose_list_goes_to_another_egress_asks_for_no_refusals(autojump_clock):
     """A list submits what has remained of its step: that may be nothing."""
     ledger = Ledger(granting(8), call_s=1.0)
     async with open_world() as world:
@@ -192,8 +192,8 @@ async def test_a_pool_whose_list_goes_to_another_egress_asks_for_no_refusals(aut
             nursery.start_soon(ledger.run)
             nursery.start_soon(answers_of, engine, [f"known@{domain}"])
             await trio.sleep(1.5)  # the one that waits has asked
-            [pool] = engine.probing.egresses[0].hosts.values()
-            engine.probing.submit_to(pool, [])
+            [probed] = engine.probing.egresses[0].hosts.values()
+            engine.probing.submit_to(probed, [])
             await trio.sleep(2.0)
             assert [report.is_wanted for _, _, report in ledger.reports] == [True]
             nursery.cancel_scope.cancel()

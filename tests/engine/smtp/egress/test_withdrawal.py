@@ -24,10 +24,10 @@ FAVOURED = Egress("a", weight=1e9)
 
 
 def present_at(engine: Engine, egress: str) -> int:
-    """Probes that wait or are under way at the pools of an egress."""
+    """Probes that wait or are under way at the hosts of an egress."""
     [hosts] = [hosts for hosts in engine.probing.egresses if hosts.name == egress]
-    pools = hosts.hosts.values()
-    return sum(pool.present for pool in pools)
+    probed_hosts = hosts.hosts.values()
+    return sum(probed.present for probed in probed_hosts)
 
 
 @BOTH

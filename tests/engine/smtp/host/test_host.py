@@ -105,8 +105,8 @@ async def test_sets_of_addresses_that_overlap_keep_the_limit_of_each_address(
             assert host.record.connections_peak <= host_connections
 
 
-async def test_an_idle_connection_gives_its_permit_to_another_pool(autojump_clock):
-    """A pool that needs a permit takes it from an idle connection, before its three seconds end."""
+async def test_an_idle_connection_gives_its_permit_to_another_host(autojump_clock):
+    """A host that needs a permit takes it from an idle connection, before its three seconds end."""
     async with open_fake_network() as network:
         hosts = [MailHost(latency_s=0.01) for _ in range(2)]
         addresses = [network.add(f"d{number}.test", host) for number, host in enumerate(hosts)]
@@ -145,7 +145,7 @@ async def test_a_busy_address_is_not_a_failed_one(autojump_clock):
         assert fields_of(verdict) == DELIVERABLE
 
 
-async def test_an_idle_connection_of_another_pool_is_not_a_failure(autojump_clock):
+async def test_an_idle_connection_of_another_host_is_not_a_failure(autojump_clock):
     """It gives its permit up; until then the address has not been tried."""
     async with open_fake_network() as network:
         address = network.add("one.test", MailHost(latency_s=0.01))
@@ -158,7 +158,7 @@ async def test_an_idle_connection_of_another_pool_is_not_a_failure(autojump_cloc
                 assert fields_of(verdict) == DELIVERABLE
 
 
-async def test_a_pool_does_not_starve_another_at_the_same_address(autojump_clock):
+async def test_a_host_does_not_starve_another_at_the_same_address(autojump_clock):
     """Pools whose addresses overlap take turns, as accounts do."""
     seen: Counter[object] = Counter()
     async with open_fake_network() as network:
@@ -279,10 +279,10 @@ async def test_replies_that_always_come_together_leave_the_window_as_it_is(autoj
         network.add("shop.test", MailHost(latency_s=0.01))
         async with open_checked_engine(network) as engine:
             await verify(engine, *knowns(8))
-            (pool,) = engine.probing.egresses[0].hosts.values()
+            (probed,) = engine.probing.egresses[0].hosts.values()
             for _ in range(3_000):
-                pool.batch_done(0.001, 0.0, 0.001)
-                assert pool.window() == 8
+                probed.batch_done(0.001, 0.0, 0.001)
+                assert probed.window() == 8
 
 
 async def test_one_address_takes_one_connection(autojump_clock):

@@ -97,8 +97,8 @@ async def test_one_slow_reply_is_forgotten_in_time(autojump_clock):
         async with open_checked_engine(network) as engine:
             texts = knowns(1_000)
             verdicts = await verify(engine, *texts, deferred_start=True)
-            (pool,) = engine.probing.egresses[0].hosts.values()
-            assert pool.window() == 8
+            (probed,) = engine.probing.egresses[0].hosts.values()
+            assert probed.window() == 8
     assert found(verdicts) == 1.0
 
 

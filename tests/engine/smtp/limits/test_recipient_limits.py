@@ -60,8 +60,8 @@ def assert_polite(host: MailHost) -> None:
 
 
 def limits_of(engine: Any) -> RecipientLimits:
-    [pool] = engine.probing.egresses[0].hosts.values()
-    limits: RecipientLimits = pool.terms.limits
+    [probed] = engine.probing.egresses[0].hosts.values()
+    limits: RecipientLimits = probed.terms.limits
     return limits
 
 
@@ -140,9 +140,9 @@ async def test_an_exchange_keeps_its_limit_when_its_addresses_change(autojump_cl
         network.add("other.test", host, mx="mx.other.test")
         async with open_checked_engine(network) as engine:
             await verify(engine, *knowns(3))
-            pool = next(iter(engine.probing.egresses[0].hosts.values()))
+            probed = next(iter(engine.probing.egresses[0].hosts.values()))
             moved = engine.probing.egresses[0].hosts.find(("11.0.0.77",), "mx.shop.test")
-            assert moved.terms.limits is pool.terms.limits
+            assert moved.terms.limits is probed.terms.limits
             assert moved.terms.limits.per_connection == 1
 
 
