@@ -278,15 +278,18 @@ class Host:
 
     def staff(self, *, hurried: bool = False) -> None:
         """Wake an idle session, or open a connection if the queue is worth one."""
-        staffing = self.staffing
-        planned = staffing.plan(is_closing=self.egress.closing, is_hurried=hurried)
-        if planned == "wake":
-            staffing.sessions.wake_one()
-        elif planned == "connect":
-            self.open_connection(None)
-        elif planned == "await a permit":
-            for address in staffing.good_addresses():
-                self.egress.permits.set_demand(address, self)
+        if self.egress.closing:
+            return
+        match self.staffing.plan(is_hurried=hurried):
+            case None:
+                return
+            case "wake":
+                self.staffing.sessions.wake_one()
+            case "connect":
+                self.open_connection(None)
+            case "await a permit":
+                for address in self.staffing.good_addresses():
+                    self.egress.permits.set_demand(address, self)
 
     @property
     def width(self) -> int:

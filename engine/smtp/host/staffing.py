@@ -22,7 +22,7 @@ REROUTE_S = 0.4  # a host without one timely acceptance may just be slow
 LATE_BACKLOG_S = 0.1  # at a host that has late replies: work for longer is worth a connection
 BESIDE_S = 0.04  # a host that greets sooner is so near that one connection more gains nothing
 
-Plan = Literal["nothing", "wake", "connect", "await a permit"]
+Plan = Literal["wake", "connect", "await a permit"]
 
 
 class StaffedHost(Protocol):
@@ -101,38 +101,38 @@ class Staffing:
 
     # -- one more ----------------------------------------------------------------------------------
 
-    def plan(self, *, is_closing: bool, is_hurried: bool) -> Plan:
-        """What is done for the probes that wait."""
-        host, sessions, connections = self._host, self.sessions, self.connections
-        waiting = host.waiting
+    def plan(self, *, is_hurried: bool) -> Plan | None:
+        """What is done for the probes that wait, if anything."""
+        host, sessions = self._host, self.sessions
         if not sessions.idle:
-            late = len(host.times.late.sessions)
+            connections, late = self.connections, len(host.times.late.sessions)
             if connections.now >= connections.throttle.limit and not late:
-                return "nothing"
+                return None
             # Cheap, since this runs for almost every reply: are they soon done, even one by one?
             round_s = (host.times.pace.batch_s or 0.0) + self._opening_each_s()
             prompt = len(sessions.open) - late
             soon_s = self._backlog_s * prompt
-            if prompt > 0 and (waiting.count + host.behind) * round_s <= soon_s:
-                return "nothing"
-        if not waiting.any() or is_closing:
-            return "nothing"
+            if prompt > 0 and (host.waiting.count + host.behind) * round_s <= soon_s:
+                return None
+        waiting = host.waiting
+        if not waiting.any():
+            return None
         if host.rest.backoff.failures and host.rest.backoff.active(host.now()):
-            return "nothing"
+            return None
         if len(sessions.woken) * host.width >= waiting.count:
-            return "nothing"
+            return None
         if sessions.idle:
             return "wake"
-        return self._plan_opening(is_hurried=is_hurried) if waiting.turn_away_spent() else "nothing"
+        return self._plan_opening(is_hurried=is_hurried) if waiting.turn_away_spent() else None
 
-    def _plan_opening(self, *, is_hurried: bool) -> Plan:
+    def _plan_opening(self, *, is_hurried: bool) -> Plan | None:
         host, connections = self._host, self.connections
         now = connections.now
         if connections.counted >= self.limit:
             # Those that we left, or those of the counterpart, are in the way.
-            return "nothing" if now else "await a permit"
+            return None if now else "await a permit"
         if now and not host.waiting.may_send():
-            return "nothing"  # each recipient under way may be one of the last that it refuses
+            return None  # each recipient under way may be one of the last that it refuses
         if len(self.sessions.open) < now:  # one is opening or closing
             # For a distant host only the limit counts; it grows with each greeting. Likewise where
             # a connection is good for few recipients: one of them is always opening or closing.
@@ -140,10 +140,10 @@ class Staffing:
             freely = host.times.pace.reply_s >= FAR_S or takes_few
             untried = now >= connections.proven
             if self.openings.has_enough or (untried and not (freely or is_hurried)):
-                return "nothing"  # wait for the host's reaction first
+                return None  # wait for the host's reaction first
         another_address = is_hurried and now < len(host.addresses) and not self.sessions.open
         if now and not (another_address or self._is_worth_one_more()):
-            return "nothing"
+            return None
         return "connect" if any(map(self._has_permit, self.good_addresses())) else "await a permit"
 
     def _is_worth_one_more(self) -> bool:

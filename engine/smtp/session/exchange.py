@@ -280,7 +280,6 @@ class BatchExchange:
             self._process_proven(batch)
         if not batch.transaction:
             self.failures.drop_replies(batch)
-        now = self._conversation.received_at
         if batch.proven and batch.proven == batch.place:
             proof.named()
         else:
@@ -299,7 +298,7 @@ class BatchExchange:
                 held.append(verdict)
             if held:
                 batch.answer(len(held))
-                proof.hold(held, now)
+                proof.hold(held, self._conversation.received_at)
         return proof.begin_quiet() if batch.exchanges else self._end_batch(batch)
 
     def _process(self, batch: RecipientBatch, turns: list[CommandReply]) -> None:

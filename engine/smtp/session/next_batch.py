@@ -328,8 +328,7 @@ class NextBatch:
 
     def requeue_again(self) -> None:
         """Queue the recipients that wait for other terms first; it is the same conversation."""
-        again = self.pop_again() if self.again else []
-        for asked in reversed(again):
+        for asked in reversed(self.pop_again()):
             if isinstance(asked, Probe):
                 asked.undo_try()
                 self._emit(Requeued(asked))

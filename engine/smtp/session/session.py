@@ -125,27 +125,27 @@ class SmtpSession:
 
         Held verdicts are proven first if necessary, otherwise while the session idles.
         """
-        was_answered = self.takes_more
-        exchange, conversation, self.takes_more = self.exchange, self.conversation, False
-        next_batch, transaction, now = exchange.next_batch, exchange.transaction, conversation.now
-        holds = bool(exchange.proof.held)
-        if holds and exchange.proof.is_due(now):
+        was_answered, self.takes_more = self.takes_more, False
+        exchange, conversation, now = self.exchange, self.conversation, self.conversation.now
+        next_batch, held = exchange.next_batch, exchange.proof.held
+        if held and exchange.proof.is_due(now):
             self.takes_more = True
             return self._prove()
         if not exchange.tenure.may_continue(now):
             return self._finish()
         # Answered, it goes on as long as there is something to pick.
-        if not was_answered and (self._ends or self.is_spent):
-            return self._finish()
-        if conversation.offer.starttls and (exchange.answers.tls_wanted or self.host.terms.tls):
-            return self._prove() if holds else BY_TASK
-        if exchange.limits.held:  # left only by a batch that was not answered to its end
-            exchange.settle_limited()
-        if next_batch.again:
-            next_batch.requeue_again()
-        if self.effects:
-            return self._then(self._choose)
-        set_aside = next_batch.pop_set_aside() if next_batch.set_aside else []
+        if not was_answered or next_batch.again:
+            if self._ends or self.is_spent:
+                return self._finish()
+            if conversation.offer.starttls and (exchange.answers.tls_wanted or self.host.terms.tls):
+                return self._prove() if held else BY_TASK
+            if exchange.limits.held:  # left only by a batch that was not answered to its end
+                exchange.settle_limited()
+            if next_batch.again:
+                next_batch.requeue_again()
+            if self.effects:
+                return self._then(self._choose)
+        set_aside = next_batch.set_aside and next_batch.pop_set_aside()
         asked = set_aside or next_batch.pick(now)
         if not asked:
             # What it ended or queued again is gone after this step: others may be sent then.
@@ -154,13 +154,14 @@ class SmtpSession:
             if self._ends or exchange.tenure.is_leaving or exchange.tenure.spent:
                 return self._finish()
             return self._begin_idle()
-        opens = transaction.must_open(asked)
-        if opens and not (set_aside or transaction.may_open(asked)):
-            next_batch.return_unsent(asked)
-            return self._finish()
-        if opens and holds:
-            next_batch.keep(asked)
-            return self._prove()
+        opens = exchange.transaction.must_open(asked)
+        if opens:
+            if not (set_aside or exchange.transaction.may_open(asked)):
+                next_batch.return_unsent(asked)
+                return self._finish()
+            if held:
+                next_batch.keep(asked)
+                return self._prove()
         self._state, self.takes_more = exchange.receive, True
         return exchange.send(asked, opens=opens)
 
