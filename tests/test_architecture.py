@@ -46,7 +46,7 @@ FIGURES_MAX = {
 # The same of two requests: what is read to follow one through the product.
 REQUESTS_MAX = {
     "files of a streamed address": 72,
-    "functions of a streamed address": 387,
+    "functions of a streamed address": 378,
     "files of a page of keys": 30,
     "calls of a page of keys": 198,
 }
