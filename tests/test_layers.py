@@ -43,7 +43,9 @@ PURE = [
     "mailprobe.engine.smtp.leases.name_claims",
     *(
         f"mailprobe.engine.smtp.tolerance.{name}"
-        for name in ("accounts", "bans", "guard_count", "host", "hosts", "limits", "share")
+        for name in (
+            *("accounts", "bans", "budget", "host", "hosts", "limits", "refusals", "share"),
+        )
     ),
     "mailprobe.engine.smtp.replies.rules",
     "mailprobe.engine.smtp.backoff",

@@ -27,7 +27,7 @@ from mailprobe.engine.smtp.session.recipient_limits import RECIPIENTS_MAX, REFUS
 from mailprobe.engine.smtp.session.session import IDLE_S
 from mailprobe.engine.smtp.session.transaction import RESETS_MAX
 from mailprobe.engine.smtp.tolerance.bans import RESTS_S
-from mailprobe.engine.smtp.tolerance.host import OWN_START, SESSION_FIRST, SHARED_START
+from mailprobe.engine.smtp.tolerance.budget import OWN_START, SESSION_FIRST, SHARED_START
 from mailprobe.engine.smtp.tolerance.limits import WINDOW_S
 
 from ..jobs.worker import RECHECK_S

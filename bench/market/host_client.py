@@ -53,7 +53,8 @@ class HostClient:
 
     def __init__(self, client: MarketClock, host: MarketHost, policy: Policy) -> None:
         self._client, self._host, self._policy = client, host, policy
-        self.budget = policy.tolerance()
+        self.tolerance = policy.tolerance()
+        self.budget = self.tolerance.budget
         self.controls = HostControls()
         self._requests: deque[Row] = deque()
         self._lists: dict[str, deque[Row]] = {}  # by account, served in turn
@@ -67,7 +68,7 @@ class HostClient:
         self._is_confirming = False  # a control is on its way
         self._refused_here = 0  # in the session that is answered
         if policy.recognises and (found := client.operators.greets_as(host.greeting)) is not None:
-            self.budget.set_limits(found.limits, found.id)
+            self.tolerance.known.set_row(found.limits, found.id)
 
     # -- queues --------------------------------------------------------------------------------
 
@@ -113,8 +114,8 @@ class HostClient:
     def staff(self) -> None:
         """Open the sessions that the work is worth."""
         while self._sessions < CONNECTIONS and self._is_worth_more():
-            if self.budget.is_resting(self._client.now):
-                return self._rest(self.budget.rest_until)
+            if self.tolerance.is_resting(self._client.now):
+                return self._rest(self.tolerance.rest_until)
             if self._sessions and not self.budget.has_plenty(1, self._client.now):
                 return None
             self._sessions += 1
@@ -136,12 +137,12 @@ class HostClient:
         """Send the session's next batch, or end it."""
         now = self._client.now
         window = min(self.budget.session_window(refused), BATCH)
-        batch = [] if window <= 0 or self.budget.is_resting(now) else self._pick(window)
+        batch = [] if window <= 0 or self.tolerance.is_resting(now) else self._pick(window)
         if not batch:
             self._sessions -= 1
             # A session that was full is followed by another; one that found nothing is not,
             # before an answer or a later time has changed something.
-            if window <= 0 or self.budget.is_resting(now):
+            if window <= 0 or self.tolerance.is_resting(now):
                 self.staff()
             elif not self._has_work:
                 self._confirm()
@@ -212,19 +213,19 @@ class HostClient:
 
     def _admits(self, sent: Sent, until: float, besides: int) -> bool | None:
         """May it be sent beside so many others? None: nothing is left; False: not yet."""
-        budget, now = self.budget, self._client.now
+        tolerance, now = self.tolerance, self._client.now
         kind, account = sent.kind, sent.account
-        while budget.room(kind, account, now) <= besides:
-            is_spent = budget.is_spent(kind, account, now)
+        while tolerance.budget.room(kind, account, now) <= besides:
+            is_spent = tolerance.is_spent(kind, account, now)
             if (kind.is_of_list or kind is Kind.LONE_NAME) and (besides or not is_spent):
                 return False
             if now < self.controls.proving_until:
                 return False
             patience_s = max(0.0, until - now) if kind.is_of_list else 0.0
             can_prove = self.controls.may_prove(sent.domain.record, now)
-            growth = budget.growth(kind, account, now, patience_s, is_provable=can_prove)
+            growth = tolerance.growth(kind, account, now, patience_s, is_provable=can_prove)
             if growth is Growth.NOW:
-                budget.grow()
+                tolerance.grow()
                 continue
             if besides or not is_spent:
                 return False
@@ -267,7 +268,7 @@ class HostClient:
         rows = self._lists.pop(row.account, deque())
         rows.appendleft(row)
         for each in rows:
-            self.budget.turned_away(row.account, self._client.now, each.address.mailbox)
+            self.tolerance.turned_away(row.account, self._client.now, each.address.mailbox)
         self._come_back(list(rows), row, Ending.HOST_BUDGET)
         return None
 
@@ -280,7 +281,7 @@ class HostClient:
             if row.is_request:
                 self._settle(row, Ending.UNTESTED)
         for account in {row.account for row in of_lists}:
-            self.budget.turned_away(account, self._client.now, untested=domain.record.name)
+            self.tolerance.turned_away(account, self._client.now, untested=domain.record.name)
         if of_lists:
             self._come_back(of_lists, of_lists[0], Ending.UNTESTED)
 
@@ -288,7 +289,7 @@ class HostClient:
         now = self._client.now
         kind = Kind.NAME if said is Ending.UNTESTED else Kind.LIST
         patience_s = max(0.0, first.until - now)
-        wait_s = self.budget.next_room_s(kind, first.account, now, patience_s)
+        wait_s = self.tolerance.next_room_s(kind, first.account, now, patience_s)
         self._retry(rows, wait_s, said)
 
     def _retry(self, rows: list[Row], wait_s: float, said: Ending) -> None:
@@ -308,8 +309,8 @@ class HostClient:
     def _blocked(self) -> None:
         """The host no longer lets us in."""
         now = self._client.now
-        is_ban = self.budget.blocked(now)
-        self._rest(self.budget.rest_until if is_ban else now + FAILED_S)
+        is_ban = self.tolerance.blocked(now)
+        self._rest(self.tolerance.rest_until if is_ban else now + FAILED_S)
 
     def _rest(self, until: float) -> None:
         """What waits here comes back when the host is asked again."""
@@ -365,12 +366,12 @@ class HostClient:
             self._note_untested()
             if sent.row is not None:
                 self._count_refused()
-            if policy.recognises and self.budget.label in ("", "other"):
+            if policy.recognises and self.tolerance.known.label in ("", "other"):
                 found = self._client.operators.refuses_as(self._host.refusal)
                 if found is not None:
-                    self.budget.set_limits(found.limits, found.id)
+                    self.tolerance.known.set_row(found.limits, found.id)
         elif not sent.domain.market.is_own:
-            self.budget.share_host()
+            self.tolerance.known.share_host()
         if sent.row is None:
             self._name_answered(sent.domain, treatment)
         elif treatment is REFUSED:
@@ -525,8 +526,8 @@ class HostClient:
 
     def _room_for_control(self, row: Row) -> int:
         patience_s = 0.0 if row.is_request else max(0.0, row.until - self._client.now)
-        budget, now = self.budget, self._client.now
-        return budget.room_for_name(row.name_kind, row.account, now, patience_s)
+        tolerance, now = self.tolerance, self._client.now
+        return tolerance.room_for_name(row.name_kind, row.account, now, patience_s)
 
     def _send_control(self, control: Sent) -> None:
         """A control in a session of its own."""
@@ -558,11 +559,11 @@ class HostClient:
         if sent.is_postmaster:
             controls.note_postmaster_refused(now)
             if not controls.comparable:
-                self.budget.proofs_lack()
+                self.tolerance.known.proofs_lack()
             return self._end(REFUSED)
         hour = controls.contradict(known, treatment, now)
         if hour is not None:
-            self.budget.limit_hour(hour)
+            self.tolerance.known.limit_hour(hour)
         for held in Treatment:
             self._end(held)
         return None
@@ -578,7 +579,7 @@ class HostClient:
                 self._retry_row(row, CHANGED_S, Ending.CHANGED)
             elif treatment is ACCEPTED and not row.is_request and self._lacks_room(row):
                 patience_s = max(0.0, row.until - now)
-                wait_s = self.budget.next_room_s(Kind.NAME, row.account, now, patience_s)
+                wait_s = self.tolerance.next_room_s(Kind.NAME, row.account, now, patience_s)
                 wait_s = max(wait_s, list_wait_s(patience_s))
                 self._retry([row], wait_s, Ending.UNCONFIRMED)
             elif self._awaits_proof(row, treatment):

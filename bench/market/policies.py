@@ -7,6 +7,7 @@ from math import inf
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import Known, Treatment
+from mailprobe.engine.smtp.tolerance.budget import RefusalBudget
 from mailprobe.engine.smtp.tolerance.host import Tolerance
 from mailprobe.engine.smtp.tolerance.limits import Kind, RefusalLimits
 
@@ -55,37 +56,37 @@ TREATED = {
 # -- policies ----------------------------------------------------------------------------------
 
 
-class NoBudget(Tolerance):
+class Uncounted(RefusalBudget):
     """Refusals are not counted; after a ban the host is left alone."""
 
     __slots__ = ()
 
-    @property
-    def session_max(self) -> int:
-        return BATCH
-
     def session_window(self, refused: int) -> int:
         return max(0, BATCH - refused)
 
-    def room(self, kind: Kind, account: str, now: float, *, queued: int = 0) -> int:
-        return 0 if self.is_resting(now) else MANY
-
-    def is_spent(self, kind: Kind, account: str, now: float, *, queued: int = 0) -> bool:
-        return self.is_resting(now)
+    def room_beside(
+        self,
+        flying: float,
+        kind: Kind,
+        account: str,
+        now: float,
+        *,
+        queued: int = 0,
+        leased: bool = True,
+    ) -> int:
+        return 0 if now < self.bans.rest_until else MANY
 
     def has_plenty(self, count: int, now: float) -> bool:
-        return not self.is_resting(now)
+        return now >= self.bans.rest_until
 
 
-class Fixed(Tolerance):
+def no_budget() -> Tolerance:
+    return Tolerance(budget=Uncounted())
+
+
+def fixed() -> Tolerance:
     """Four refusals in ten minutes and 24 an hour, at every host."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        super().__init__(RefusalLimits(session=2, tolerance=4, ceiling=4, hour=24))
-
-    def share_host(self) -> None: ...
+    return Tolerance(RefusalLimits(session=2, tolerance=4, ceiling=4, hour=24))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +102,9 @@ class Policy:
 
 
 NO_BUDGET = Policy(
-    "no budget", NoBudget, recognises=False, confirms=False, waits=False, spares_names=True
+    "no budget", no_budget, recognises=False, confirms=False, waits=False, spares_names=True
 )
-FIXED = Policy("fixed 4/24", Fixed, recognises=False, confirms=False, spares_names=True)
+FIXED = Policy("fixed 4/24", fixed, recognises=False, confirms=False, spares_names=True)
 THESE = Policy("these rules", Tolerance)
 POLICIES = (NO_BUDGET, FIXED, THESE)
 

@@ -304,22 +304,8 @@ class HostControls:
         """
         if self._shared is not None:
             self._exchange = probe.exchanges[max(0, probe.exchange_index)].name
-            if self.treats_others_only(treatment.opposite, now):
-                return True
-        # Of an acceptance, the record is that of refusals after it, and the other way round.
         of_list = probe.deferred_start
-        has_changed = self.changed is not None and now < self._changed_until
-        if has_changed or self.is_doubted(treatment, now):
-            return True
-        return self._is_record(treatment, refused, now, of_list=of_list)
-
-    def _is_record(self, treatment: Treatment, refused: int, now: float, *, of_list: bool) -> bool:
-        other = _REFUSED if treatment is _ACCEPTED else _ACCEPTED
-        in_hour, in_session = self.record[other], self.session_record[other]
-        if other is _REFUSED and not of_list:
-            in_hour = max(in_hour, self.controlled)
-            in_session = max(in_session, self.session_controlled)
-        return self.count(now) > in_hour or refused > in_session
+        return self.has_changed(now) or self.is_at_record(treatment, refused, now, of_list=of_list)
 
     def may_be_due(self, now: float) -> bool:
         """May the next refusals have to be confirmed by a control?"""
@@ -330,13 +316,18 @@ class HostControls:
     def is_at_record(
         self, treatment: Treatment, refused: int, now: float, *, of_list: bool
     ) -> bool:
-        """The same of a random address."""
-        others_only = self.is_shared and self.treats_others_only(treatment.opposite, now)
-        return (
-            others_only
-            or self.is_doubted(treatment, now)
-            or self._is_record(treatment, refused, now, of_list=of_list)
-        )
+        """The same of a random address, where the host has not changed."""
+        if self.is_shared and self.treats_others_only(treatment.opposite, now):
+            return True
+        if self.is_doubted(treatment, now):
+            return True
+        # Of an acceptance, the record is that of refusals after it, and the other way round.
+        other = _REFUSED if treatment is _ACCEPTED else _ACCEPTED
+        in_hour, in_session = self.record[other], self.session_record[other]
+        if other is _REFUSED and not of_list:
+            in_hour = max(in_hour, self.controlled)
+            in_session = max(in_session, self.session_controlled)
+        return self.count(now) > in_hour or refused > in_session
 
     def treats_others_only(self, treatment: Treatment, now: float) -> bool:
         """Has the host treated recipients of other egresses so, and none of this one?"""

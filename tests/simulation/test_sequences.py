@@ -36,7 +36,7 @@ from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Engine, EngineSettings, in_order, open_answers
 from mailprobe.engine.egress import Egress, Egresses
 from mailprobe.engine.settings import DOH_URLS
-from mailprobe.engine.smtp.tolerance.host import SESSION_FIRST
+from mailprobe.engine.smtp.tolerance.budget import SESSION_FIRST
 from tests.engine.engine_runs import open_test_engine
 from tests.engine.invariants import assert_whole
 from tests.engine.smtp.egress.worlds import Control

@@ -29,13 +29,13 @@ def spent_budgets(hosts: Iterable[Host], egress: str, now: float) -> list[SpentB
         SpentBudget(
             egress,
             host.key,
-            host.budget.label or OTHERS,
-            host.budget.recent(now),
+            host.tolerance.known.label or OTHERS,
+            host.budget.refusals.recent(now),
             refused,
-            host.budget.tolerance,
-            host.budget.is_careful,
-            max(0.0, host.budget.rest_until - now),
+            host.tolerance.known.tolerance,
+            host.tolerance.known.is_careful,
+            max(0.0, host.tolerance.rest_until - now),
         )
         for host in found.values()
-        if (refused := host.budget.refused(now))
+        if (refused := host.budget.refusals.in_hour(now))
     ]

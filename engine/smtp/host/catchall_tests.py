@@ -17,24 +17,24 @@ def settle_awaiting(
     host: Host, domain: DomainAcceptance, acceptance: Acceptance, *, in_time: bool
 ) -> None:
     """The test was answered: settle the probes that await it."""
-    now, budget, controls = host.now(), host.budget, host.controls
+    now, tolerance, controls = host.now(), host.tolerance, host.controls
     accounts: set[str] = set()  # whose lists wait for the random name
     if acceptance is Acceptance.UNASKED:
-        host.probes.observer.budget_lacking(budget.label, random=True)
+        host.probes.observer.budget_lacking(tolerance.known.label, random=True)
     for probe in host.domains.learn(domain, acceptance, now, in_time=in_time):
         rule = deciding_rule(acceptance, probe.rule)
         if acceptance is Acceptance.ELSEWHERE:
             probe.retry_after(ELSEWHERE_S)
         if acceptance is Acceptance.UNASKED and not probe.settled:
             kind = Kind.NAME if probe.deferred_start else Kind.LONE_NAME
-            wait_s = budget.next_room_s(kind, probe.asker, now, probe.patience_s)
-            probe.retry_after(wait_s, budget.takes)
+            wait_s = tolerance.next_room_s(kind, probe.asker, now, probe.patience_s)
+            probe.retry_after(wait_s, tolerance.known.takes)
             # Seen to judge since: what the address lacks is its domain's name alone.
             if probe.of_record and controls.seen_at[Treatment.REFUSED] > probe.of_record:
                 probe.note_record(None)
             if probe.deferred_start and probe.asker not in accounts:
                 accounts.add(probe.asker)
-                budget.turned_away(probe.asker, now, untested=domain.name)
+                tolerance.turned_away(probe.asker, now, untested=domain.name)
         host.probes.settle(probe, acceptance.outcome, rule)
 
 

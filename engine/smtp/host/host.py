@@ -79,7 +79,7 @@ class HostKnowledge(NamedTuple):
     terms: Terms
     renamings: Renamings
     controls: HostControls
-    budget: Tolerance
+    tolerance: Tolerance
 
 
 class Host:
@@ -88,7 +88,7 @@ class Host:
     __slots__ = (
         *("addresses", "behind", "clocks_s", "counterpart", "domains", "egress", "key", "name"),
         *("names", "now", "patient", "pipelines", "present", "probes", "read_s", "turn"),
-        *("budget", "controls", "renamings", "terms"),  # HostKnowledge
+        *("budget", "controls", "renamings", "terms", "tolerance"),  # HostKnowledge
         *("backlog", "identity", "refusals", "rest", "staffing", "times", "waiting"),
     )
 
@@ -121,7 +121,8 @@ class Host:
         self.clocks_s = patience.overall_s(settings, False), patience.overall_s(settings, True)
         self.name = name
         self.key = key
-        self.terms, self.renamings, self.controls, self.budget = known
+        self.terms, self.renamings, self.controls, self.tolerance = known
+        self.budget = self.tolerance.budget
         self.names: set[str] = set()  # of exchanges that have these addresses
         self.present = 0  # probes waiting or under way here
         self.backlog = 0  # verdicts that are not proven yet
@@ -132,13 +133,13 @@ class Host:
         self.staffing = Staffing(
             self, settings, egress.permits.available, probes.observer.limit_lowered
         )
-        self.identity = HostIdentity(probes.operators, self.budget, self.controls)
+        self.identity = HostIdentity(probes.operators, self.tolerance.known, self.controls)
         self.refusals = RefusalMemory(self, self.times.late)
         self.pipelines: bool | None = None
 
     @property
     def known(self) -> HostKnowledge:
-        return HostKnowledge(self.terms, self.renamings, self.controls, self.budget)
+        return HostKnowledge(self.terms, self.renamings, self.controls, self.tolerance)
 
     def pair_with(self, counterpart: "Host") -> None:
         """One of the two is patient: they share the limit of connections."""
@@ -226,8 +227,8 @@ class Host:
         if budget.has_plenty(room, now):
             return room
         under_way = self.present - self.backlog
-        if budget.is_spent(Kind.LIST, account, now):
-            if budget.growth(Kind.LIST, account, now, patience_s) is Growth.NOT:
+        if self.tolerance.is_spent(Kind.LIST, account, now):
+            if self.tolerance.growth(Kind.LIST, account, now, patience_s) is Growth.NOT:
                 return ANSWERED_AT_ONCE - under_way  # and turned away there
             return 1 - under_way  # for which the host is asked whether it still judges
         more = budget.room(Kind.LIST, account, now)
@@ -345,7 +346,7 @@ class Host:
         )
         if not self.waiting.any():
             return 0.0
-        sessions = len(self.waiting) / max(1, self.budget.session_max)
+        sessions = len(self.waiting) / max(1, self.tolerance.known.session_max)
         return session_s * max(1.0, sessions / max(1, self.staffing.limit))
 
     @property
@@ -357,17 +358,19 @@ class Host:
         """
         if self.patient:
             return False
-        too_late = self.times.refuses_too_late(self.now(), slow_by_default=self.budget.limits.slow)
+        too_late = self.times.refuses_too_late(
+            self.now(), slow_by_default=self.tolerance.known.row.slow
+        )
         if too_late is None:
             return self.staffing.is_testing()
         return too_late
 
     def blocked(self, words: str) -> bool:
         """The host no longer lets us in. Rest if that is a ban, and return whether it is."""
-        if not self.budget.blocked(self.now()):
+        if not self.tolerance.blocked(self.now()):
             return False
         cause = Cause(Outcome.CONVERSATION_FAILED, BAN_RULE, words, about_us=True)
-        self.rest.record_failure(cause, [], at_once=True, until=self.budget.rest_until)
+        self.rest.record_failure(cause, [], at_once=True, until=self.tolerance.rest_until)
         return True
 
     def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None:

@@ -3,7 +3,7 @@
 from ..controls import COUNTED_S, HostControls
 from ..host_policy import Terms
 from ..operators import OTHERS, MailOperator, MailOperators
-from ..tolerance.host import Tolerance
+from ..tolerance.budget import KnownLimits
 from ..tolerance.limits import HOUR_S, RefusalLimits
 from .connections import HostConnections
 
@@ -11,14 +11,14 @@ from .connections import HostConnections
 class HostIdentity:
     """What the names and the words of one mail host tell of it, and what follows from that."""
 
-    __slots__ = ("_budget", "_controls", "_rows", "_site")
+    __slots__ = ("_controls", "_known", "_rows", "_site")
 
-    def __init__(self, rows: MailOperators, budget: Tolerance, controls: HostControls) -> None:
+    def __init__(self, rows: MailOperators, known: KnownLimits, controls: HostControls) -> None:
         self._rows = rows
-        self._budget = budget
+        self._known = known
         self._controls = controls
         self._site: MailOperator | None = None
-        self._rely_on(budget.limits)  # its counterpart may have learned them
+        self._rely_on(known.row)  # its counterpart may have learned them
 
     @property
     def site_id(self) -> str | None:
@@ -40,13 +40,13 @@ class HostIdentity:
 
     def recognise(self, text: str, *, refuses: bool = False) -> None:
         """It greets so, or refuses a recipient so: that may tell its software, if nothing has yet."""
-        if self._budget.label in ("", OTHERS):
+        if self._known.label in ("", OTHERS):
             software = self._rows.refuses_as(text) if refuses else self._rows.greets_as(text)
             if software is not None:
                 self._limit(software.limits, software.id)
 
     def _limit(self, limits: RefusalLimits, label: str) -> None:
-        self._budget.set_limits(limits, label)
+        self._known.set_row(limits, label)
         self._rely_on(limits)
 
     def _rely_on(self, limits: RefusalLimits) -> None:

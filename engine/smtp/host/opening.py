@@ -172,7 +172,7 @@ class ConnectionOpener:
         is_shut = cause.rule in SHUT_RULES or cause.greeting
         if cause.rule == CLOSED_RULE:
             is_shut = self._host.rest.backoff.failures >= CLOSED_BEFORE
-        if not is_shut or self._is_served or not self._host.budget.may_have_banned(self._now()):
+        if not is_shut or self._is_served or not self._host.tolerance.may_have_banned(self._now()):
             return False
         is_ours = cause.rule == SILENT_RULE and self._are_others_silent(self._now() - OTHERS_S)
         return not is_ours and self._host.blocked(cause.words)
@@ -180,7 +180,7 @@ class ConnectionOpener:
     def _are_others_silent(self, since: float) -> bool:
         """Are other hosts asked, of which none has answered since?"""
         others = [each for each in self._egress.hosts.values() if each is not self._host]
-        if any(each.budget.answered_since(since) for each in others):
+        if any(each.tolerance.known.answered_at >= since for each in others):
             return False
         asking = (
             each.staffing.connections.now > 0 or each.staffing.openings.has_failed_since(since)

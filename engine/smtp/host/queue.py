@@ -67,25 +67,25 @@ class HostQueue(FairQueue[Probe]):
         """The host takes no more refusals for this probe at the moment: it is not sent."""
         if self.is_gone(probe):
             return
-        now, budget = self._host.now(), self._host.budget
-        self._probes.observer.budget_lacking(budget.label, random=False)
+        now, tolerance = self._host.now(), self._host.tolerance
+        self._probes.observer.budget_lacking(tolerance.known.label, random=False)
         if probe.deferred_start:
             untested = probe.domain if probe.domain_here.needs_test(now) else ""
-            budget.turned_away(probe.asker, now, probe.mailbox, untested)
-        wait_s = budget.next_room_s(probe.kind, probe.asker, now, probe.patience_s)
-        probe.retry_after(wait_s, budget.takes)
+            tolerance.turned_away(probe.asker, now, probe.mailbox, untested)
+        wait_s = tolerance.next_room_s(probe.kind, probe.asker, now, probe.patience_s)
+        probe.retry_after(wait_s, tolerance.known.takes)
         self._host.rest.reject(probe, NO_BUDGET)
 
     def turn_away_spent(self) -> bool:
         """Turn away what may not be sent now; return whether anything is left that may."""
-        now, budget = self._host.now(), self._host.budget
-        if budget.has_plenty(1, now):
+        now, tolerance = self._host.now(), self._host.tolerance
+        if tolerance.budget.has_plenty(1, now):
             return True
         kept: list[Probe] = []
         for probe in self.live():
             kind, account = probe.kind, probe.asker
-            is_spent = budget.is_spent(kind, account, now)
-            if is_spent and budget.growth(kind, account, now, probe.patience_s) is Growth.NOT:
+            is_spent = tolerance.is_spent(kind, account, now)
+            if is_spent and tolerance.growth(kind, account, now, probe.patience_s) is Growth.NOT:
                 self.turn_away(probe)
             else:
                 kept.append(probe)
@@ -95,7 +95,7 @@ class HostQueue(FairQueue[Probe]):
 
     def may_send(self) -> bool:
         """May one of those that wait be sent now, beside what is under way?"""
-        now, budget = self._host.now(), self._host.budget
+        now, budget = self._host.now(), self._host.tolerance.budget
         return budget.has_plenty(1, now) or any(
             budget.room(probe.kind, probe.asker, now) > 0 or self._may_grow(probe, now)
             for probe in self.heads()
@@ -105,5 +105,5 @@ class HostQueue(FairQueue[Probe]):
         """Does a request find room as soon as a session sends it?"""
         if probe.deferred_start:
             return False
-        growth = self._host.budget.growth(probe.kind, probe.asker, now, is_provable=False)
+        growth = self._host.tolerance.growth(probe.kind, probe.asker, now, is_provable=False)
         return growth is Growth.NOW

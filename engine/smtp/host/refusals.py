@@ -89,9 +89,9 @@ class RefusalMemory:
 
     def _accepts_for(self, domain: str) -> None:
         """A recipient of this domain is accepted: is that anybody else's than the host's own?"""
-        budget, names = self._host.budget, self._host.names
-        if not (budget.is_shared or any(is_own_server(name, domain) for name in names)):
-            budget.share_host()
+        known, names = self._host.tolerance.known, self._host.names
+        if not (known.is_shared or any(is_own_server(name, domain) for name in names)):
+            known.share_host()
 
     def session_barren(self, cause: Cause, domain: DomainAcceptance, address: str) -> None:
         """A session ended at a recipient of this domain without an answer to any recipient."""

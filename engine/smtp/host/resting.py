@@ -60,7 +60,7 @@ class HostParts(Protocol):
     names: set[str]  # of exchanges
     addresses: tuple[str, ...]
     patient: bool
-    budget: Tolerance
+    tolerance: Tolerance
     identity: HostIdentity
     rest: "HostRest"
     now: Callable[[], float]

@@ -258,7 +258,7 @@ class ServedSession:
                 if prompt:
                     host.times.note_prompt_refusal(at)
                 if for_good:
-                    host.probes.observer.recipient_refused(host.budget.label)
+                    host.probes.observer.recipient_refused(host.tolerance.known.label)
             case made.Requeued(probe, last):
                 host.waiting.requeue(probe, last=last)
             case made.ClockRestarted(probe):
@@ -303,7 +303,7 @@ class ServedSession:
                     host.times.renaming_proven()
             case made.HostChanged(cause, hour):
                 if hour is not None:
-                    host.budget.limit_hour(hour)
+                    host.tolerance.known.limit_hour(hour)
                 host.rest.record_failure(cause, [self.address], at_once=True)
             case made.TurnedAway(probe):
                 host.waiting.turn_away(probe)

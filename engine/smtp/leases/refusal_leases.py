@@ -41,16 +41,24 @@ HOUR_S = 3600.0
 OWN_MAX = 4_096  # refusals of an hour, and unreported ones
 
 
-class LeasedTolerance(Protocol):
-    """The tolerance of a host; implemented by `tolerance.Tolerance`."""
+class LeasedLimits(Protocol):
+    """What is known of a host; implemented by `tolerance.KnownLimits`."""
 
     tolerance: int
     hour: int | None
     changed: bool  # since the record was taken last
-    lease: "RefusalLease | None"
+
+    def report(self, *, again: bool = False) -> None: ...
+
+
+class LeasedTolerance(Protocol):
+    """The tolerance of a host; implemented by `tolerance.Tolerance`."""
 
     @property
+    def known(self) -> LeasedLimits: ...
+    @property
     def is_busy(self) -> bool: ...
+    def lease_by(self, lease: "RefusalLease") -> None: ...
     def to_record(self, now: float, hour_took: int = 0) -> HostRecord: ...
     def learn(self, record: HostRecord, now: float) -> None: ...
     def refused_elsewhere(
@@ -188,7 +196,7 @@ class RefusalLease:
 
     @property
     def has_news(self) -> bool:
-        return bool(self.unreported) or self.tolerance.changed
+        return bool(self.unreported) or self.tolerance.known.changed
 
     def own_within_hour(self, now: float) -> Iterable[tuple[float, str]]:
         while self.own and self.own[0][0] <= now - HOUR_S:
@@ -214,7 +222,7 @@ class RefusalLeases:
             before.host = f"{name} {self._noted}"  # the exchange has other addresses now
             self._active[before.host] = before
             self._count(before)
-        tolerance.lease = RefusalLease(name, tolerance, self._noted, self._wake)
+        tolerance.lease_by(RefusalLease(name, tolerance, self._noted, self._wake))
 
     def _wake(self, lease: RefusalLease) -> None:
         self._active[lease.host] = lease
@@ -256,8 +264,8 @@ class RefusalLeases:
         return RefusalReport(
             max(0, lease.left),
             is_wanted,
-            tolerance.tolerance,
-            tolerance.hour,
+            tolerance.known.tolerance,
+            tolerance.known.hour,
             lease.noted,
             [NotedRefusals(now - at, account) for at, account in lease.unreported],
             tolerance.to_record(now, took),
@@ -317,6 +325,6 @@ class RefusalLeases:
         lease.is_away = True
         if lease.left < 1:
             lease.is_denied, lease.retry_at = True, now + LATER_S
-        lease.tolerance.changed = True  # what was learned is reported again
+        lease.tolerance.known.report(again=True)  # what was learned is reported again
         for user in list(lease.users):
             user.refusals_leased(0)

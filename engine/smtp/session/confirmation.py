@@ -246,8 +246,9 @@ class Confirmation:
         """One that is refused costs one of the host's refusals."""
         if expected is _ACCEPTED:
             return True
-        budget, kind = self._host.budget, Kind.NAME if probe.has_patience else Kind.LONE_NAME
-        return budget.room_for_name(kind, probe.asker, now, probe.patience_s) > 0
+        kind = Kind.NAME if probe.has_patience else Kind.LONE_NAME
+        tolerance = self._host.tolerance
+        return tolerance.room_for_name(kind, probe.asker, now, probe.patience_s) > 0
 
     def proof_control(self, domain: DomainAcceptance, account: str, now: float) -> Control | None:
         """One that shows whether the host still judges, so that it may be asked for more."""
@@ -303,7 +304,7 @@ class Confirmation:
         if control.is_postmaster:  # many domains have none
             controls.note_postmaster_refused(now)
             if not controls.comparable:
-                self._host.budget.proofs_lack()
+                self._host.tolerance.known.proofs_lack()
             return
         self._broken = True
         hour = controls.contradict(control.known, treatment, now)
@@ -363,13 +364,13 @@ class Confirmation:
         """
         probe, outcome, _ = verdict
         if probe.has_patience:
-            budget, controls = self._host.budget, self._controls
-            is_spent = budget.is_spent(Kind.LIST, probe.asker, now)
+            tolerance, controls = self._host.tolerance, self._controls
+            is_spent = tolerance.is_spent(Kind.LIST, probe.asker, now)
             if is_spent and controls.count(now) <= controls.row_takes:
                 return verdict
-            wait_s = budget.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
+            wait_s = tolerance.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
             wait_s = max(wait_s, list_wait_s(probe.patience_s))
-            probe.retry_after(wait_s, budget.tolerance)
+            probe.retry_after(wait_s, tolerance.known.tolerance)
             if outcome is _CATCH_ALL:  # its random name was accepted by such a host, too
                 probe.domain_here.forget()
             return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE

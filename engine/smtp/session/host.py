@@ -8,6 +8,7 @@ from ..host_policy import Terms
 from ..pairing import Renamings
 from ..probe import Probe
 from ..replies.rules import ReplyMeaning, Step
+from ..tolerance.budget import RefusalBudget
 from ..tolerance.host import Tolerance
 from ..wire import SmtpReply
 from .effects import Emit
@@ -40,12 +41,14 @@ class SessionHost(Protocol):
     read_s: float  # of each reply, at most
     clocks_s: tuple[float, float]  # of an address in all; of a patient one
     terms: Terms
-    budget: Tolerance
+    tolerance: Tolerance
     controls: HostControls
     domains: Domains
     renamings: Renamings
     behind: int  # more rows that a list holds back for this host
 
+    @property
+    def budget(self) -> RefusalBudget: ...
     @property
     def waiting(self) -> SessionQueue: ...
     @property

@@ -238,19 +238,19 @@ class NextBatch:
 
         False: others are under way, or the host is first to show that it still judges.
         """
-        budget, kind, account = self._host.budget, asked.kind, asked.asker
+        tolerance, kind, account = self._host.tolerance, asked.kind, asked.asker
         queued = self._host.waiting.count + self._host.behind
-        while budget.room(kind, account, now, queued=queued) <= besides:
-            is_spent = not besides and budget.is_spent(kind, account, now, queued=queued)
+        while tolerance.budget.room(kind, account, now, queued=queued) <= besides:
+            is_spent = not besides and tolerance.is_spent(kind, account, now, queued=queued)
             if not is_spent and (kind.is_of_list or kind is Kind.LONE_NAME):
                 return False
             patience_s = asked.patience_s
             if now < self._host.controls.proving_until:
                 return False
             can_prove = self._can_prove(asked, now)
-            growth = budget.growth(kind, account, now, patience_s, is_provable=can_prove)
+            growth = tolerance.growth(kind, account, now, patience_s, is_provable=can_prove)
             if growth is Growth.NOW:
-                budget.grow()
+                tolerance.grow()
                 continue
             if not is_spent:
                 return False
@@ -293,19 +293,16 @@ class NextBatch:
                 return
             if not isinstance(probe, Probe) or probe.deferred_start:
                 continue
-            budget, account = self._host.budget, probe.asker
-            if probe.domain_here.needs_test(now) and budget.room_for_name(
+            tolerance, account = self._host.tolerance, probe.asker
+            if probe.domain_here.needs_test(now) and tolerance.room_for_name(
                 Kind.LONE_NAME, account, now
             ) > len(asked):
                 asked.append(self.tests.begin(probe))
 
     def _may_name(self, test: CatchAllTest, besides: int, now: float) -> bool:
         """May this random name be sent beside so many others?"""
-        patience_s = test.patience_s
-        budget = self._host.budget
-        return budget.room_for_name(
-            test.kind, test.asker, now, patience_s
-        ) > besides and self._is_ours(test, now)
+        room = self._host.tolerance.room_for_name(test.kind, test.asker, now, test.patience_s)
+        return room > besides and self._is_ours(test, now)
 
     # -- what is not sent here -----------------------------------------------------------------
 

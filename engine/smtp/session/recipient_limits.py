@@ -97,7 +97,7 @@ class SessionLimits:
     @property
     def refusals_allowed(self) -> int:
         """How many more recipients may be refused in this session."""
-        of_host = self._host.budget.session_max - self._refused
+        of_host = self._host.tolerance.known.session_max - self._refused
         of_session = REFUSALS_MAX - self.refusals
         return of_host if of_host < of_session else of_session
 

@@ -1,8 +1,7 @@
-"""The accounts that ask one mail host: what is refused to each, and what of its lists waits. Pure."""
+"""The accounts that ask one mail host: what they were answered, and what of their lists waits. Pure."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 
 from .limits import HOUR_S, WINDOW_S, Kind
@@ -10,9 +9,81 @@ from .limits import HOUR_S, WINDOW_S, Kind
 ACCOUNTS_MAX = 256  # accounts remembered at one host
 SURE_SHARE = 4  # an account whose addresses live here: accepted this many times its refused
 WAITING_S = 2 * WINDOW_S  # after a row was turned away, those that wait still count
-ROWS_MAX = (
-    65_536  # remembered of an account's lists: no host takes the refusals of so many in hours
-)
+FORGOTTEN_S = HOUR_S + WINDOW_S  # then they have gone
+ROWS_MAX = 500_000  # remembered of all hosts: some 70 octets each
+
+
+class WaitingRows:
+    """The rows of one account that wait at one host, turned away and not sent since.
+
+    Rows come back several times, and not together: so they are kept by their mailboxes, as hashes.
+    """
+
+    __slots__ = ("_hosts", "_rows", "_since", "names", "turned_at")
+
+    def __init__(self, hosts: "WaitingHosts") -> None:
+        self._hosts = hosts
+        self._rows: set[int] = set()
+        self.names: set[str] = set()  # the domains of random names, due or to come
+        self.turned_at = -inf  # the latest,
+        self._since = -inf  # and the first, from which the lists' aim counts
+
+    def add(self, now: float, row: str, untested: str) -> None:
+        """A row was turned away; `untested`: its domain, if that costs a random name."""
+        if not self.is_waiting(now):
+            self._since = now
+        if not self.is_waiting(now, FORGOTTEN_S):
+            self.forget()
+        self.turned_at = now
+        before = len(self._rows)
+        if row:
+            self._rows.add(hash(row))
+        if untested:
+            self.names.add(untested)
+        self._hosts.turned_away(self, len(self._rows) - before)
+
+    def sent(self, row: str) -> None:
+        """It does not wait any more."""
+        if self._rows and (number := hash(row)) in self._rows:
+            self._rows.remove(number)
+            self._hosts.forgotten(1)
+
+    def forget(self) -> None:
+        self._hosts.forgotten(len(self._rows))
+        self._rows.clear()
+        self.names.clear()
+
+    def is_waiting(self, now: float, within_s: float = WAITING_S) -> bool:
+        return now - self.turned_at < within_s
+
+    def waited_s(self, now: float) -> float:
+        return now - self._since if self.is_waiting(now) else 0.0
+
+    def count(self, now: float, within_s: float = WAITING_S) -> int:
+        """How many wait."""
+        return len(self._rows) if self.is_waiting(now, within_s) else 0
+
+
+class WaitingHosts:
+    """What waits at all mail hosts of an egress. Bounded: what was turned away first is forgotten."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._latest: OrderedDict[WaitingRows, None] = OrderedDict()
+
+    def forgotten(self, rows: int) -> None:
+        self._count -= rows
+
+    def turned_away(self, rows: WaitingRows, more: int) -> None:
+        """A row of these was turned away, which makes so many more."""
+        self._count += more
+        self._latest[rows] = None
+        self._latest.move_to_end(rows)
+        while self._latest and (self._count > ROWS_MAX or self._is_first_gone(rows.turned_at)):
+            self._latest.popitem(last=False)[0].forget()
+
+    def _is_first_gone(self, now: float) -> bool:
+        return not next(iter(self._latest)).is_waiting(now, FORGOTTEN_S)
 
 
 @dataclass(slots=True)
@@ -20,41 +91,19 @@ class AccountHere:
     """One account at the host, within the hour."""
 
     last_at: float
+    waiting: WaitingRows
     accepted: int = 0
     refused: int = 0
-    recent: int = 0  # refused within the window
     under_way: int = 0
-    # Of its lists, turned away and not sent since. Rows come back several times, and not together:
-    # so they are kept by their mailboxes.
-    rows: set[str] = field(default_factory=set)
-    names: set[str] = field(default_factory=set)  # the domains of random names, due or to come
-    turned_at: float = -inf
-    waiting_since: float = -inf  # the aim of its lists counts from then
 
     @property
     def lives_here(self) -> bool:
         return not self.refused or self.accepted >= SURE_SHARE * self.refused
 
-    def is_waiting(self, now: float, within_s: float = WAITING_S) -> bool:
-        return now - self.turned_at < within_s
-
-    def turn_away(self, now: float, row: str, untested: str) -> None:
-        """See Tolerance.turned_away()."""
-        if not self.is_waiting(now):
-            self.waiting_since = now
-        if not self.is_waiting(now, HOUR_S + WINDOW_S):  # they have gone
-            self.rows.clear()
-            self.names.clear()
-        self.turned_at = now
-        if row and len(self.rows) < ROWS_MAX:
-            self.rows.add(row)
-        if untested:
-            self.names.add(untested)
-
     def send(self, kind: Kind, mailbox: str) -> None:
         """A listed recipient is sent, which may have waited."""
         if kind is Kind.LIST:
-            self.rows.discard(mailbox)
+            self.waiting.sent(mailbox)
         self.under_way += 1
 
     def recall(self) -> None:
@@ -67,10 +116,6 @@ class AccountHere:
         self.accepted += accepted
         self.refused += refused
 
-    def count_recent(self, more: int) -> None:
-        """So many more refusals are within the window."""
-        self.recent = max(0, self.recent + more)
-
     def withdraw_refusal(self) -> None:
         """The latest refusal of a listed recipient was none."""
         self.refused = max(0, self.refused - 1)
@@ -79,12 +124,15 @@ class AccountHere:
 class AccountsHere(OrderedDict[str, AccountHere]):
     """The latest accounts of one host, the one that asked last at the end."""
 
-    def meet(self, account: str, now: float, refused: Iterable[tuple[float, str]]) -> AccountHere:
-        """This account asks, or is refused; `refused` are the refusals within the window."""
+    def __init__(self, waiting: WaitingHosts) -> None:
+        super().__init__()
+        self._waiting = waiting
+
+    def meet(self, account: str, now: float) -> AccountHere:
+        """This account asks, or is answered."""
         here = self.get(account)
         if here is None:
-            here = self[account] = AccountHere(now)
-            here.recent = sum(each == account for _, each in refused)
+            here = self[account] = AccountHere(now, WaitingRows(self._waiting))
             if len(self) > ACCOUNTS_MAX:
                 self.popitem(last=False)
             return here
@@ -94,11 +142,10 @@ class AccountsHere(OrderedDict[str, AccountHere]):
         here.last_at = now
         return here
 
-    def recount(self, recent: Mapping[str, int], latest: Mapping[str, float]) -> None:
-        """Refusals within the window by account, and when each was refused elsewhere last."""
-        for account, here in self.items():
-            here.recent = recent.get(account, 0)
-            here.last_at = max(here.last_at, latest.get(account, here.last_at))
+    def seen_elsewhere(self, account: str, at: float) -> None:
+        """Another process was refused for this account."""
+        here = self.get(account) or self.meet(account, at)
+        here.last_at = max(here.last_at, at)
 
     def is_alone(self, account: str, now: float) -> bool:
         """Has no other account asked here within the hour?"""
@@ -107,17 +154,30 @@ class AccountsHere(OrderedDict[str, AccountHere]):
                 return now - self[name].last_at >= HOUR_S
         return True
 
+    def may_hurry(self, account: str, now: float) -> bool:
+        """Are its accepted at least half of its refused, or is it alone?"""
+        here = self.get(account)
+        return here is None or 2 * here.accepted >= here.refused or self.is_alone(account, now)
+
+    # -- lists that wait -----------------------------------------------------------------------
+
     def name_sent(self, mailbox: str) -> None:
         """A random name is sent: no account waits for that of its domain any more."""
         domain = mailbox.rpartition("@")[2]
         for here in self.values():
-            here.names.discard(domain)
+            here.waiting.names.discard(domain)
+
+    def waited_s(self, account: str, now: float) -> float:
+        """How long the account's rows have waited."""
+        here = self.get(account)
+        return here.waiting.waited_s(now) if here is not None else 0.0
 
     def rows_waiting(self, now: float, within_s: float = WAITING_S) -> int:
         """The rows of lists that wait."""
-        return sum(len(here.rows) for here in self.values() if here.is_waiting(now, within_s))
+        return sum(each.waiting.count(now, within_s) for each in self.values())
 
     def refusals_waiting(self, now: float, share: float) -> float:
         """What they are expected to cost, with their random names, if this share is refused."""
-        names = set().union(*(here.names for here in self.values() if here.is_waiting(now)))
+        waiting = (here.waiting for here in self.values())
+        names = set().union(*(each.names for each in waiting if each.is_waiting(now)))
         return max(1, self.rows_waiting(now)) * share + len(names)

@@ -1,9 +1,11 @@
 """The tolerances of all mail hosts that one egress asks. Pure."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from .accounts import WaitingHosts
+from .budget import RefusalBudget
 from .host import Tolerance
 
 TOLERANCES_MAX = 20_000  # hosts remembered in memory; the longest unused is removed first
@@ -30,12 +32,13 @@ class Tolerances:
         """`attach` leases the tolerance of a host that is new here."""
         self._tolerances: OrderedDict[object, Tolerance] = OrderedDict()
         self._attach = attach
+        self._waiting = WaitingHosts()
 
     def find(self, host: object, name: str) -> Tolerance:
         """`name` is that of an exchange: what processes share is by name."""
         tolerance = self._tolerances.get(host)
         if tolerance is None:
-            tolerance = self._tolerances[host] = Tolerance()
+            tolerance = self._tolerances[host] = Tolerance(budget=RefusalBudget(self._waiting))
             if self._attach is not None:
                 self._attach(name, tolerance)
             if len(self._tolerances) > TOLERANCES_MAX:
@@ -43,6 +46,3 @@ class Tolerances:
         else:
             self._tolerances.move_to_end(host)
         return tolerance
-
-    def values(self) -> Iterable[Tolerance]:
-        return self._tolerances.values()

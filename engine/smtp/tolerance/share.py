@@ -11,7 +11,7 @@ COUNTED_MAX = 20_000  # recipients
 
 
 class HourlyShare:
-    """The recipients that were answered within the hour, counted where a share is limited."""
+    """The recipients answered within the hour, by a host that bans by the share that it refuses."""
 
     __slots__ = ("_answered",)
 

@@ -16,7 +16,7 @@ from mailprobe.engine.smtp.operators import (
     load_operators,
 )
 from mailprobe.engine.smtp.replies.rules import load_rules
-from mailprobe.engine.smtp.tolerance.host import OWN_START, Tolerance
+from mailprobe.engine.smtp.tolerance.budget import OWN_START, KnownLimits
 from mailprobe.engine.smtp.tolerance.limits import RefusalLimits
 
 OPERATORS = load_operators()
@@ -188,8 +188,8 @@ def is_well_made(limits: RefusalLimits) -> bool:
     )
 
 
-def test_a_hosts_counterpart_relies_on_the_row_of_its_software():
-    budget, controls = Tolerance(), HostControls()
-    HostIdentity(OPERATORS, budget, HostControls()).recognise("220 mx.test Kerio Connect ESMTP")
-    HostIdentity(OPERATORS, budget, controls)
+def test_a_new_pool_of_a_host_relies_on_the_row_of_its_software():
+    known, controls = KnownLimits(), HostControls()
+    HostIdentity(OPERATORS, known, HostControls()).recognise("220 mx.test Kerio Connect ESMTP")
+    HostIdentity(OPERATORS, known, controls)
     assert controls.row_takes == 6 * 9

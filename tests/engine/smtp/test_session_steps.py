@@ -31,6 +31,7 @@ from mailprobe.engine.smtp.session.effects import (
     Settled,
 )
 from mailprobe.engine.smtp.session.session import BY_TASK, NOW, SmtpSession
+from mailprobe.engine.smtp.tolerance.budget import RefusalBudget
 from mailprobe.engine.smtp.tolerance.host import Tolerance
 from mailprobe.engine.smtp.tolerance.limits import RefusalLimits
 from mailprobe.engine.smtp.wire import Conversation, SmtpReply
@@ -76,7 +77,7 @@ class Host:
     times: Times = field(default_factory=Times)
     refuses_too_late: bool = False
     terms: Terms = field(default_factory=lambda: first_terms("me@example.org"))
-    budget: Tolerance = field(
+    tolerance: Tolerance = field(
         default_factory=lambda: Tolerance(RefusalLimits(session=8, tolerance=64))
     )
     controls: HostControls = field(default_factory=HostControls)
@@ -87,6 +88,10 @@ class Host:
     domain: DomainAcceptance = field(
         default_factory=lambda: DomainAcceptance(DomainAtHost("shop.test"))
     )
+
+    @property
+    def budget(self) -> RefusalBudget:
+        return self.tolerance.budget
 
     def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning:
         return standard_rules().read(step, reply)

@@ -4,13 +4,11 @@ import pytest
 
 from mailprobe.engine.smtp.leases.ledger import CEILING
 from mailprobe.engine.smtp.tolerance.bans import RESTS_S
+from mailprobe.engine.smtp.tolerance.budget import OWN_START, SHARED_START, TOOK_S
 from mailprobe.engine.smtp.tolerance.host import (
     AIM_S,
     BAN_LEAST,
     LIST_WAIT_S,
-    OWN_START,
-    SHARED_START,
-    TOOK_S,
     Tolerance,
 )
 from mailprobe.engine.smtp.tolerance.limits import (
@@ -38,7 +36,7 @@ def tolerance_of(
     """A host that has answered the requests of one account so, at T0."""
     host = Tolerance(limits)
     if shared:
-        host.share_host()
+        host.known.share_host()
     ask(host, accepted=accepted, refused=refused)
     return host
 
@@ -53,9 +51,9 @@ def ask(
     at: float = T0,
 ) -> None:
     for number in range(accepted + refused):
-        host.send(kind, account, at)
+        host.budget.send(kind, account, at)
         is_accepted = number < accepted
-        host.answered(kind, account, at, accepted=is_accepted, refused=not is_accepted)
+        host.budget.answered(kind, account, at, accepted=is_accepted, refused=not is_accepted)
 
 
 def ban(host: Tolerance, at: float, refusals: int = 5) -> None:
@@ -69,40 +67,42 @@ def ban(host: Tolerance, at: float, refusals: int = 5) -> None:
 
 def test_somebodys_own_server_takes_one_less_than_the_commonest_guard_bans_at():
     host = tolerance_of()
-    assert (host.tolerance, host.session_max) == (OWN_START, 2) == (4, 2)
+    assert (host.known.tolerance, host.known.session_max) == (OWN_START, 2) == (4, 2)
 
 
 def test_a_host_that_accepts_addresses_of_a_strangers_domain_takes_more():
-    assert tolerance_of(shared=True).tolerance == SHARED_START == 16
+    assert tolerance_of(shared=True).known.tolerance == SHARED_START == 16
 
 
 def test_a_row_sets_tolerance_ceiling_hour_and_session():
     host = tolerance_of(
         limits=RefusalLimits(session=4, tolerance=64, ceiling=100, hour=70), shared=True
     )
-    assert (host.tolerance, host.session_max, host.hour) == (64, 4, 70)
+    assert (host.known.tolerance, host.known.session_max, host.known.hour) == (64, 4, 70)
     host.grow()
-    assert host.tolerance == 100
+    assert host.known.tolerance == 100
 
 
 def test_words_of_a_refusal_only_widen_or_narrow_what_was_learned():
     host = tolerance_of(shared=True)
     host.grow()
-    host.set_limits(RefusalLimits(tolerance=12, hour=24), "cisco")
-    assert (host.tolerance, host.hour, host.label) == (32, 24, "cisco")
-    assert host.takes == 24  # which people are told: in an hour, and so in ten minutes
+    host.known.set_row(RefusalLimits(tolerance=12, hour=24), "cisco")
+    assert (host.known.tolerance, host.known.hour, host.known.label) == (32, 24, "cisco")
+    assert host.known.takes == 24  # which people are told: in an hour, and so in ten minutes
     careful = tolerance_of()
     ban(careful, T0)
-    before = careful.tolerance
-    careful.set_limits(RefusalLimits(tolerance=64, ceiling=256), "google")
-    assert careful.tolerance == before
+    before = careful.known.tolerance
+    careful.known.set_row(RefusalLimits(tolerance=64, ceiling=256), "google")
+    assert careful.known.tolerance == before
 
 
 def test_a_limited_share_leaves_what_may_be_refused_below_it():
     host = tolerance_of(limits=RefusalLimits(tolerance=64, share=0.5))
-    assert host.room(REQUEST, "me", T0) == 2  # of the six that are judged first
+    assert host.budget.room(REQUEST, "me", T0) == 2  # of the six that are judged first
     ask(host, accepted=20)
-    assert host.room(REQUEST, "me", T0) == 19  # of 39 recipients 19 refused are less than half
+    assert (
+        host.budget.room(REQUEST, "me", T0) == 19
+    )  # of 39 recipients 19 refused are less than half
 
 
 # -- prices --------------------------------------------------------------------------------------
@@ -110,16 +110,16 @@ def test_a_limited_share_leaves_what_may_be_refused_below_it():
 
 def test_a_list_reckons_with_the_worst_until_the_tolerance_has_grown():
     host = tolerance_of(shared=True)
-    assert host.room(LIST, "me", T0) == 16
+    assert host.budget.room(LIST, "me", T0) == 16
     host.grow()
-    assert host.room(LIST, "me", T0) > 100
+    assert host.budget.room(LIST, "me", T0) > 100
 
 
 @pytest.mark.parametrize(
     ("limits", "room"), [(UNKNOWN, 16), (RefusalLimits(hour=9), 4)], ids=["unnamed", "an hour's"]
 )
 def test_a_request_costs_a_quarter_but_at_a_careful_host(limits, room):
-    assert tolerance_of(limits=limits).room(REQUEST, "me", T0) == room
+    assert tolerance_of(limits=limits).budget.room(REQUEST, "me", T0) == room
 
 
 def test_random_names_leave_an_hour_to_the_rows_that_wait():
@@ -129,66 +129,68 @@ def test_random_names_leave_an_hour_to_the_rows_that_wait():
         host.turned_away("me", T0, f"{number}@shop.test")
     host.turned_away("me", T0 + 1, untested="shop.test")
     later = T0 + HOUR_S
-    assert host.room(LIST, "me", later) == 24
-    assert host.room(NAME, "me", later) == 6  # of 100 rows 17.5 are refused
+    assert host.budget.room(LIST, "me", later) == 24
+    assert host.budget.room(NAME, "me", later) == 6  # of 100 rows 17.5 are refused
 
 
 def test_random_names_leave_to_queued_rows_a_part_of_an_hour_and_of_a_share():
     hourly = tolerance_of(limits=RefusalLimits(tolerance=64, hour=24), shared=True)
     ask(hourly, accepted=100)
-    assert hourly.room(NAME, "me", T0) == 24
-    assert hourly.room(NAME, "me", T0, queued=10) == 23  # an acceptance needs one that is left
+    assert hourly.budget.room(NAME, "me", T0) == 24
+    assert (
+        hourly.budget.room(NAME, "me", T0, queued=10) == 23
+    )  # an acceptance needs one that is left
     assert hourly.is_spent(NAME, "me", T0, queued=2_000)
     half = tolerance_of(limits=RefusalLimits(tolerance=64, share=0.5), shared=True)
     ask(half, accepted=12, refused=2)
-    assert half.room(NAME, "me", T0) == 9
-    assert half.room(NAME, "me", T0, queued=100) == 1
+    assert half.budget.room(NAME, "me", T0) == 9
+    assert half.budget.room(NAME, "me", T0, queued=100) == 1
 
 
 def test_random_names_of_requests_leave_half_of_an_hours_limit():
     host = tolerance_of(limits=RefusalLimits(tolerance=64, hour=24), shared=True)
     ask(host, accepted=12, refused=12)
     assert host.is_spent(LONE_NAME, "me", T0)
-    assert host.room(REQUEST, "me", T0) == 12
+    assert host.budget.room(REQUEST, "me", T0) == 12
 
 
 def test_a_random_name_costs_one_and_a_control_of_a_living_address_nothing():
     host = tolerance_of(shared=True)
-    assert host.room(NAME, "me", T0) == 16
+    assert host.budget.room(NAME, "me", T0) == 16
     ask(host, refused=16)
-    assert host.room(CONTROL, "me", T0) == 1
+    assert host.budget.room(CONTROL, "me", T0) == 1
     assert not host.is_spent(CONTROL, "me", T0)
     ask(host, accepted=3, kind=CONTROL)
-    assert host.recent(T0) == 16
+    assert host.budget.refusals.recent(T0) == 16
 
 
 def test_an_accepted_address_costs_nothing_once_it_was_answered():
     host = tolerance_of(accepted=1_000)
-    assert host.recent(T0) == 0
-    assert host.room(REQUEST, "me", T0) == 16
+    assert host.budget.refusals.recent(T0) == 0
+    assert host.budget.room(REQUEST, "me", T0) == 16
 
 
 def test_a_recipient_under_way_is_reckoned_until_it_is_answered_or_recalled():
     host = tolerance_of()
     for _ in range(16):
-        host.send(REQUEST, "me", T0)
-    assert host.room(REQUEST, "me", T0) == 0
+        host.budget.send(REQUEST, "me", T0)
+    assert host.budget.room(REQUEST, "me", T0) == 0
     assert not host.is_spent(REQUEST, "me", T0)
     for _ in range(12):
-        host.recall(REQUEST, "me")
-    assert host.room(REQUEST, "me", T0) == 12
+        host.budget.recall(REQUEST, "me")
+    assert host.budget.room(REQUEST, "me", T0) == 12
 
 
 def test_a_refusal_is_forgotten_when_it_leaves_the_window():
     host = tolerance_of(refused=4)
     assert host.is_spent(LIST, "me", T0 + WINDOW_S - 1)
-    assert host.room(LIST, "me", T0 + LEFT_S) == 4
+    assert host.budget.room(LIST, "me", T0 + LEFT_S) == 4
 
 
 def test_a_refusal_that_was_none_is_withdrawn():
     host = tolerance_of(refused=4)
-    host.withdraw_refusal(REQUEST, "me")
-    assert (host.recent(T0), host.refused(T0)) == (3, 3)
+    host.budget.withdraw_refusal(REQUEST, "me")
+    assert (host.budget.refusals.recent(T0), host.budget.refusals.in_hour(T0)) == (3, 3)
 
 
 # -- growth --------------------------------------------------------------------------------------
@@ -197,10 +199,10 @@ def test_a_refusal_that_was_none_is_withdrawn():
 def test_requests_grow_it_at_once_after_an_acceptance():
     host = tolerance_of(refused=4)
     assert host.growth(REQUEST, "me", T0) is Growth.PROVE
-    host.answered(CONTROL, "me", T0, accepted=True, refused=False)
+    host.budget.answered(CONTROL, "me", T0, accepted=True, refused=False)
     assert host.growth(REQUEST, "me", T0) is Growth.NOW
     host.grow()
-    assert (host.tolerance, host.session_max) == (8, 8)
+    assert (host.known.tolerance, host.known.session_max) == (8, 8)
 
 
 def test_an_acceptance_before_the_latest_refusal_proves_nothing():
@@ -211,7 +213,7 @@ def test_an_acceptance_before_the_latest_refusal_proves_nothing():
 def test_an_account_that_is_alone_grows_it_where_nothing_can_be_proven():
     host = tolerance_of(refused=4)
     assert host.growth(REQUEST, "me", T0, is_provable=False) is Growth.NOW
-    host.proofs_lack()
+    host.known.proofs_lack()
     assert host.growth(REQUEST, "me", T0) is Growth.NOW
 
 
@@ -238,9 +240,9 @@ def test_a_list_needs_an_acceptance_after_that_minute():
     host = tolerance_of(shared=True, refused=16)
     for number in range(10_000):
         host.turned_away("me", T0, f"{number}@shop.test")
-    host.answered(REQUEST, "me", T0 + 1, accepted=True, refused=False)
+    host.budget.answered(REQUEST, "me", T0 + 1, accepted=True, refused=False)
     assert host.growth(LIST, "me", T0 + LIST_WAIT_S, PATIENCE_S) is Growth.PROVE
-    host.answered(REQUEST, "me", T0 + LIST_WAIT_S, accepted=True, refused=False)
+    host.budget.answered(REQUEST, "me", T0 + LIST_WAIT_S, accepted=True, refused=False)
     assert host.growth(LIST, "me", T0 + LIST_WAIT_S, PATIENCE_S) is Growth.NOW
 
 
@@ -266,7 +268,7 @@ def test_it_never_grows_over_the_ceiling_nor_over_an_hours_limit():
     host = tolerance_of()
     for _ in range(20):
         host.grow()
-    assert host.tolerance == CEILING
+    assert host.known.tolerance == CEILING
     assert host.growth(REQUEST, "me", T0) is Growth.NOT
     limited = tolerance_of(limits=RefusalLimits(hour=4), refused=4)
     assert limited.growth(REQUEST, "me", T0) is Growth.NOT
@@ -289,7 +291,7 @@ def test_after_a_ban_it_takes_what_the_host_took_twenty_seconds_long():
     ask(host, accepted=1, at=T0 + TOOK_S + 1)
     ask(host, refused=2, at=T0 + TOOK_S + 2)
     assert host.blocked(T0 + TOOK_S + 3)
-    assert host.tolerance == 3
+    assert host.known.tolerance == 3
     assert host.growth(REQUEST, "me", T0 + RESTS_S[0] + 60) is Growth.NOT
 
 
@@ -298,7 +300,7 @@ def test_a_ban_at_no_more_than_it_took_before_is_blamed_on_the_hour():
     ask(host, accepted=1, at=T0 + TOOK_S + 1)
     ask(host, refused=4, at=T0 + LEFT_S + 1)
     assert host.blocked(T0 + LEFT_S + 2)
-    assert host.hour == 4
+    assert host.known.hour == 4
 
 
 def test_it_rests_longer_with_each_ban_of_a_day():
@@ -306,7 +308,7 @@ def test_it_rests_longer_with_each_ban_of_a_day():
     for rest_s in RESTS_S:
         ban(host, at)
         assert host.is_resting(at + rest_s)
-        assert host.room(REQUEST, "me", at + rest_s) == 0
+        assert host.budget.room(REQUEST, "me", at + rest_s) == 0
         assert host.next_room_s(LIST, "me", at + 1, PATIENCE_S) == pytest.approx(rest_s)
         at += rest_s + 2
         assert not host.is_resting(at)
@@ -317,7 +319,12 @@ def test_a_host_that_banned_takes_little():
     host = tolerance_of()
     ban(host, T0)
     later = T0 + RESTS_S[0] + LEFT_S
-    assert host.room(REQUEST, "me", later) == host.room(LIST, "me", later) == host.tolerance == 2
+    assert (
+        host.budget.room(REQUEST, "me", later)
+        == host.budget.room(LIST, "me", later)
+        == host.known.tolerance
+        == 2
+    )
 
 
 # -- waiting -------------------------------------------------------------------------------------
@@ -349,8 +356,8 @@ def test_a_list_comes_back_when_the_hour_is_over():
 def test_random_names_of_single_requests_leave_half():
     host = tolerance_of(refused=2)
     assert host.is_spent(LONE_NAME, "me", T0)
-    assert host.room(REQUEST, "me", T0) > 0
-    assert host.room(NAME, "me", T0) == 2
+    assert host.budget.room(REQUEST, "me", T0) > 0
+    assert host.budget.room(NAME, "me", T0) == 2
 
 
 # -- accounts ------------------------------------------------------------------------------------
@@ -358,7 +365,7 @@ def test_random_names_of_single_requests_leave_half():
 
 def test_an_account_that_is_alone_has_all():
     host = tolerance_of(shared=True, refused=15)
-    assert host.room(LIST, "me", T0) == 1
+    assert host.budget.room(LIST, "me", T0) == 1
 
 
 def test_beside_others_an_account_has_half():
@@ -366,7 +373,7 @@ def test_beside_others_an_account_has_half():
     ask(host, accepted=1, account="neighbour")
     ask(host, refused=8, account="bad")
     assert host.is_spent(REQUEST, "bad", T0)
-    assert host.room(REQUEST, "neighbour", T0) == 32
+    assert host.budget.room(REQUEST, "neighbour", T0) == 32
 
 
 def test_the_last_quarter_is_for_accounts_whose_addresses_live_here():
@@ -375,8 +382,8 @@ def test_the_last_quarter_is_for_accounts_whose_addresses_live_here():
         ask(host, accepted=3, refused=6, account=account)
     assert host.is_spent(REQUEST, "bad", T0)
     ask(host, accepted=4, refused=1, account="sure")
-    assert host.room(REQUEST, "sure", T0) == 12
-    assert host.room(REQUEST, "new", T0) == 12
+    assert host.budget.room(REQUEST, "sure", T0) == 12
+    assert host.budget.room(REQUEST, "new", T0) == 12
 
 
 @pytest.mark.parametrize(("requested", "left"), [(False, 4), (True, 0)])
@@ -386,7 +393,7 @@ def test_lists_together_leave_room_for_requests(requested, left):
         ask(host, refused=4, account=account, kind=LIST)
     if requested:
         ask(host, accepted=1, account="c")
-    assert host.room(LIST, "a", T0) == left
+    assert host.budget.room(LIST, "a", T0) == left
 
 
 def test_beside_others_an_account_has_half_of_an_hours_limit():
@@ -394,14 +401,14 @@ def test_beside_others_an_account_has_half_of_an_hours_limit():
     ask(host, accepted=1, account="neighbour")
     ask(host, refused=12, account="bad")
     assert host.is_spent(REQUEST, "bad", T0)
-    assert host.room(REQUEST, "neighbour", T0) == 12
+    assert host.budget.room(REQUEST, "neighbour", T0) == 12
 
 
 def test_an_hour_later_nothing_of_an_account_counts():
     host = tolerance_of(shared=True)
     ask(host, accepted=1, account="neighbour")
     ask(host, refused=8, account="bad")
-    assert host.room(REQUEST, "bad", T0 + HOUR_S) == 64
+    assert host.budget.room(REQUEST, "bad", T0 + HOUR_S) == 64
 
 
 @pytest.mark.parametrize("wrong", [4, 20, 200])
@@ -409,12 +416,12 @@ def test_an_hour_later_nothing_of_an_account_counts():
 def test_wrong_addresses_of_one_account_never_take_a_host_from_another(shared, wrong):
     host = tolerance_of(shared=shared)
     for _ in range(wrong):
-        if host.room(REQUEST, "bad", T0) > 0:
+        if host.budget.room(REQUEST, "bad", T0) > 0:
             ask(host, refused=1, account="bad")
         elif host.growth(REQUEST, "bad", T0) is Growth.NOW:
             host.grow()
     for _ in range(100):
-        if host.room(REQUEST, "good", T0) < 1:
+        if host.budget.room(REQUEST, "good", T0) < 1:
             assert host.growth(REQUEST, "good", T0) is Growth.NOW
             host.grow()
         ask(host, accepted=1, account="good")
@@ -426,12 +433,12 @@ def test_wrong_addresses_of_one_account_never_take_a_host_from_another(shared, w
 def test_a_record_keeps_what_was_learned():
     host = tolerance_of(shared=True, refused=16, accepted=100)
     host.grow()
-    host.limit_hour(40)
+    host.known.limit_hour(40)
     record = host.to_record(T0)
     again = Tolerance()
     again.learn(record, 0.0)
-    assert (again.tolerance, again.hour, again.is_shared) == (32, 40, True)
-    assert again.share == pytest.approx(host.share)
+    assert (again.known.tolerance, again.known.hour, again.known.is_shared) == (32, 40, True)
+    assert again.budget.share == pytest.approx(host.budget.share)
 
 
 def test_a_ban_is_kept_and_rests_in_the_next_process():
@@ -441,13 +448,13 @@ def test_a_ban_is_kept_and_rests_in_the_next_process():
     again.learn(host.to_record(T0 + 11), 50.0)
     assert again.is_resting(50.0 + RESTS_S[0] - 11)
     assert not again.is_resting(50.0 + RESTS_S[0])
-    assert again.tolerance == host.tolerance
+    assert again.known.tolerance == host.known.tolerance
 
 
 def test_a_record_of_a_host_that_never_grew_changes_nothing():
     again = Tolerance()
     again.learn(tolerance_of(refused=2).to_record(T0), 0.0)
-    assert (again.tolerance, again.session_max) == (OWN_START, 2)
+    assert (again.known.tolerance, again.known.session_max) == (OWN_START, 2)
 
 
 def test_a_host_that_refused_few_or_long_ago_cannot_have_banned() -> None:
@@ -456,7 +463,7 @@ def test_a_host_that_refused_few_or_long_ago_cannot_have_banned() -> None:
     assert not host.may_have_banned(T0)
     for number in range(BAN_LEAST):
         assert not host.may_have_banned(T0)
-        host.send(LIST, "me", T0 + number)
-        host.answered(LIST, "me", T0 + number, accepted=False, refused=True)
+        host.budget.send(LIST, "me", T0 + number)
+        host.budget.answered(LIST, "me", T0 + number, accepted=False, refused=True)
     assert host.may_have_banned(T0 + BAN_LEAST)
     assert not host.may_have_banned(T0 + 2 * HOUR_S)
