@@ -7,6 +7,7 @@ from math import inf
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import Known, Treatment
+from mailprobe.engine.smtp.tolerance.accounts import AccountsHere, WaitingHosts
 from mailprobe.engine.smtp.tolerance.budget import RefusalBudget
 from mailprobe.engine.smtp.tolerance.host import Tolerance
 from mailprobe.engine.smtp.tolerance.limits import Kind, RefusalLimits
@@ -81,7 +82,7 @@ class Uncounted(RefusalBudget):
 
 
 def no_budget() -> Tolerance:
-    return Tolerance(budget=Uncounted())
+    return Tolerance(budget=Uncounted(AccountsHere(WaitingHosts())))
 
 
 def fixed() -> Tolerance:

@@ -1,7 +1,7 @@
 """The accounts that ask one mail host: what they were answered, and what of their lists waits. Pure."""
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 
 from .limits import HOUR_S, WINDOW_S, Kind
@@ -13,20 +13,18 @@ FORGOTTEN_S = HOUR_S + WINDOW_S  # then they have gone
 ROWS_MAX = 500_000  # remembered of all hosts: some 70 octets each
 
 
+@dataclass(slots=True, eq=False)
 class WaitingRows:
     """The rows of one account that wait at one host, turned away and not sent since.
 
     Rows come back several times, and not together: so they are kept by their mailboxes, as hashes.
     """
 
-    __slots__ = ("_hosts", "_rows", "_since", "names", "turned_at")
-
-    def __init__(self, hosts: "WaitingHosts") -> None:
-        self._hosts = hosts
-        self._rows: set[int] = set()
-        self.names: set[str] = set()  # the domains of random names, due or to come
-        self.turned_at = -inf  # the latest,
-        self._since = -inf  # and the first, from which the lists' aim counts
+    _hosts: "WaitingHosts"
+    _rows: set[int] = field(default_factory=set)
+    names: set[str] = field(default_factory=set)  # the domains of random names, due or to come
+    turned_at: float = -inf  # the latest,
+    _since: float = -inf  # and the first, from which the lists' aim counts
 
     def add(self, now: float, row: str, untested: str) -> None:
         """A row was turned away; `untested`: its domain, if that costs a random name."""
@@ -64,12 +62,12 @@ class WaitingRows:
         return len(self._rows) if self.is_waiting(now, within_s) else 0
 
 
+@dataclass(slots=True, eq=False)
 class WaitingHosts:
     """What waits at all mail hosts of an egress. Bounded: what was turned away first is forgotten."""
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._latest: OrderedDict[WaitingRows, None] = OrderedDict()
+    _count: int = 0
+    _latest: OrderedDict[WaitingRows, None] = field(default_factory=OrderedDict)
 
     def forgotten(self, rows: int) -> None:
         self._count -= rows

@@ -1,11 +1,13 @@
 """What one mail host takes of refusals, as far as known, and what of that is left, and for whom. Pure."""
 
 from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
 
 from ..leases.ledger import CEILING, HostRecord
-from .accounts import AccountsHere, WaitingHosts
+from .accounts import AccountsHere
 from .bans import Bans
 from .limits import HOUR_S, UNKNOWN, WINDOW_S, Kind, RefusalLimits
 from .refusals import RefusalTimes
@@ -27,38 +29,27 @@ COUNTED_MAX = 4_000  # recipients in the estimate; then both counts are halved
 REQUEST_PRICE = 0.25
 
 
+@dataclass(slots=True, eq=False)
 class KnownLimits:
     """The tolerance of one mail host, and the limits beside it."""
 
-    __slots__ = (
-        *("ceiling", "_untaken", "answered_at", "changed", "has_grown", "hour", "is_careful"),
-        *(
-            "is_proven",
-            "is_shared",
-            "label",
-            "proof_at",
-            "proofs_lacking",
-            "row",
-            "tolerance",
-            "took",
-        ),
+    tolerance: int = OWN_START
+    ceiling: int = CEILING
+    hour: int | None = None  # refusals an hour, from a row or from a ban
+    row: RefusalLimits = UNKNOWN
+    label: str = ""  # of the row, for metrics
+    is_shared: bool = False  # addresses of somebody else's domain are accepted here
+    has_grown: bool = False
+    is_careful: bool = False  # its numbers were learned from a ban
+    took: int = 0  # most refusals within the window after which it still answered
+    changed: bool = False  # since the record was taken last
+    answered_at: float = -inf
+    _untaken: deque[tuple[float, int]] = field(  # (time, count)
+        default_factory=partial(deque, maxlen=CEILING)
     )
-
-    def __init__(self) -> None:
-        self.tolerance = OWN_START
-        self.ceiling = CEILING
-        self.hour: int | None = None  # refusals an hour, from a row or from a ban
-        self.row, self.label = UNKNOWN, ""
-        self.is_shared = False  # addresses of somebody else's domain are accepted here
-        self.has_grown = False
-        self.is_careful = False  # its numbers were learned from a ban
-        self.took = 0  # most refusals within the window after which it still answered
-        self.changed = False  # since the record was taken last
-        self.answered_at = -inf
-        self._untaken: deque[tuple[float, int]] = deque(maxlen=CEILING)  # (time, count)
-        self.proof_at = -inf  # when an address was accepted last,
-        self.is_proven = False  # and that was after the latest refusal
-        self.proofs_lacking = False  # nobody was ever accepted, and postmaster is refused
+    proof_at: float = -inf  # when an address was accepted last,
+    is_proven: bool = False  # and that was after the latest refusal
+    proofs_lacking: bool = False  # nobody was ever accepted, and postmaster is refused
 
     # -- what it takes -------------------------------------------------------------------------
 
@@ -190,25 +181,20 @@ class KnownLimits:
         self.took = max(self.took, record.took)
 
 
+@dataclass(slots=True, eq=False)
 class RefusalBudget:
     """The refusals that one mail host still takes, shared by account."""
 
-    __slots__ = (
-        *("_answered", "_requested_at", "_under_way", "accounts", "asked", "bans", "refused"),
-        *("known", "lease", "refusals"),
-    )
-
-    def __init__(self, waiting: WaitingHosts | None = None) -> None:
-        """`waiting` has what waits at all hosts."""
-        self.known = KnownLimits()
-        self.refusals = RefusalTimes()
-        self.accounts = AccountsHere(waiting or WaitingHosts())
-        self.bans = Bans()
-        self.lease: RefusalLease | None = None  # None: all of it belongs to this process
-        self._answered = HourlyShare()
-        self.asked = self.refused = 0  # recipients, as the estimate counts them
-        self._under_way = dict.fromkeys(Kind, 0)
-        self._requested_at = -inf
+    accounts: AccountsHere
+    known: KnownLimits = field(default_factory=KnownLimits)
+    refusals: RefusalTimes = field(default_factory=RefusalTimes)
+    bans: Bans = field(default_factory=Bans)
+    lease: "RefusalLease | None" = None  # None: all of it belongs to this process
+    asked: int = 0  # recipients, as the estimate counts them
+    refused: int = 0
+    _answered: HourlyShare = field(default_factory=HourlyShare)
+    _under_way: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
+    _requested_at: float = -inf
 
     # -- may it be asked? ----------------------------------------------------------------------
 

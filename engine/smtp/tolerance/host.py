@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..leases.ledger import HostRecord
+from .accounts import AccountsHere, WaitingHosts
 from .budget import RefusalBudget
 from .limits import GUARDED_S, HOUR_S, UNKNOWN, WINDOW_S, Growth, Kind, RefusalLimits
 
@@ -38,7 +39,7 @@ class Tolerance:
         self, row: RefusalLimits = UNKNOWN, label: str = "", budget: RefusalBudget | None = None
     ) -> None:
         """`label` names the row of the limits, for metrics."""
-        self.budget = budget or RefusalBudget()
+        self.budget = budget or RefusalBudget(AccountsHere(WaitingHosts()))
         self.known = self.budget.known
         self.known.set_row(row, label)
 

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .accounts import WaitingHosts
+from .accounts import AccountsHere, WaitingHosts
 from .budget import RefusalBudget
 from .host import Tolerance
 
@@ -38,7 +38,9 @@ class Tolerances:
         """`name` is that of an exchange: what processes share is by name."""
         tolerance = self._tolerances.get(host)
         if tolerance is None:
-            tolerance = self._tolerances[host] = Tolerance(budget=RefusalBudget(self._waiting))
+            tolerance = self._tolerances[host] = Tolerance(
+                budget=RefusalBudget(AccountsHere(self._waiting))
+            )
             if self._attach is not None:
                 self._attach(name, tolerance)
             if len(self._tolerances) > TOLERANCES_MAX:

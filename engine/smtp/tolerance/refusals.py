@@ -2,6 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 from ..leases.ledger import CEILING
@@ -10,6 +12,7 @@ from .limits import GUARDED_S, HOUR_S, WINDOW_S
 REFUSALS_MAX = 8 * CEILING  # remembered of an hour
 
 
+@dataclass(slots=True)
 class GuardCount:
     """Refusals within the window, as fail2ban counts them.
 
@@ -18,13 +21,9 @@ class GuardCount:
     one is older everything is forgotten.
     """
 
-    __slots__ = ("count", "first_at", "last_at")
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.count, self.first_at, self.last_at = 0, -inf, -inf
+    count: int = 0
+    first_at: float = -inf
+    last_at: float = -inf
 
     def recent(self, now: float) -> int:
         if not self.count or now - self.last_at >= GUARDED_S:
@@ -47,15 +46,13 @@ class GuardCount:
         return min(max(slower_at, self.first_at + GUARDED_S), self.last_at + GUARDED_S) - now
 
 
+@dataclass(slots=True, eq=False)
 class RefusalTimes:
     """When recipients were refused within the hour, by this process or others, and to which account."""
 
-    __slots__ = ("_times", "guard", "latest_at")
-
-    def __init__(self) -> None:
-        self.guard = GuardCount()
-        self.latest_at = -inf
-        self._times: deque[tuple[float, str]] = deque(maxlen=REFUSALS_MAX)
+    guard: GuardCount = field(default_factory=GuardCount)
+    latest_at: float = -inf
+    _times: deque[tuple[float, str]] = field(default_factory=partial(deque, maxlen=REFUSALS_MAX))
 
     def add(self, account: str, now: float) -> None:
         """A recipient of the account was refused."""
@@ -73,7 +70,7 @@ class RefusalTimes:
     def replace(self, times: Iterable[tuple[float, str]]) -> None:
         """These are all of the hour: others than this process have caused some."""
         self._times = deque(sorted(times), maxlen=REFUSALS_MAX)
-        self.guard.clear()
+        self.guard = GuardCount()
         for at, _ in self._times:
             self.guard.add(at)
             self.latest_at = max(self.latest_at, at)
