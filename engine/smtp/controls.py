@@ -20,8 +20,9 @@ Pure: time is an argument.
 """
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from ..verdict import Outcome
@@ -126,14 +127,12 @@ def _keep_latest(table: OrderedDict[str, Any], exchange: str) -> None:
         table.popitem(last=False)
 
 
+@dataclass(frozen=True, slots=True)
 class EgressControls:
     """The part of one egress in what all of them share."""
 
-    __slots__ = ("_egress", "of_all")
-
-    def __init__(self, egress: str, of_all: SharedControls) -> None:
-        self._egress = egress
-        self.of_all = of_all
+    _egress: str
+    of_all: SharedControls
 
     def note_seen(self, treatment: Treatment, exchange: str, known: Known) -> None:
         self.of_all.note_seen(treatment, exchange, self._egress, known)
@@ -150,51 +149,43 @@ class EgressControls:
         ]
 
 
+@dataclass(slots=True, eq=False)
 class HostControls:
     """What one host's earlier replies allow to be compared with later ones."""
 
-    __slots__ = (
-        *("_asked_at", "_changed_until", "_exchange", "_known", "_learned", "_next_sample_at"),
-        *("_nobody_since", "_postmaster_refused_at", "_proof_tried_at", "_refused_at"),
-        *("_refused_listed", "_shared", "changed", "changed_at", "comparable", "is_shared"),
-        *(
-            "controlled",
-            "proving_until",
-            "record",
-            "row_takes",
-            "seen_at",
-            "session_controlled",
-            "session_record",
-        ),
+    _shared: EgressControls | None = None  # what others have seen; None if there is one egress
+    _exchange: str = ""  # of the recipient that was answered last
+    _known: dict[Treatment, deque[Known]] = field(
+        default_factory=lambda: {each: deque(maxlen=KNOWN_MAX) for each in Treatment}
     )
-
-    def __init__(self, shared: "EgressControls | None" = None) -> None:
-        """`shared`: what other egresses have seen; None where there is only one."""
-        self._shared = shared
-        self.is_shared = shared is not None
-        self._exchange = ""  # of the recipient that was answered last
-        self._known = {each: deque[Known](maxlen=KNOWN_MAX) for each in Treatment}
-        self.comparable = False  # it has accepted a recipient
-        self._next_sample_at = NEVER
-        self._asked_at: OrderedDict[str, float] = OrderedDict()  # the names of controls
-        self._postmaster_refused_at = NEVER
-        self._proof_tried_at = NEVER
-        self.proving_until = NEVER  # until then a proof of growth is under way
-        self._refused_listed: DomainAcceptance | None = None  # the latest of a refused listed one
-        self._learned: deque[DomainAcceptance] = deque(maxlen=LEARNED_MAX)
-        self._refused_at: deque[float] = deque(maxlen=RECORD_MAX)  # as unknown, within COUNTED_S
-        # Most refusals within COUNTED_S after which it accepted somebody, and refused somebody.
-        # For requests a control that was refused counts itself: else each one would need another.
-        self.record = dict.fromkeys(Treatment, RECORD_FIRST)
-        self.session_record = dict.fromkeys(Treatment, RECORD_FIRST)  # the same in one session
-        self.controlled, self.session_controlled = RECORD_FIRST, RECORD_FIRST
-        self.row_takes = 0  # refusals within COUNTED_S that its row says it takes
-        self.seen_at = dict.fromkeys(Treatment, NEVER)  # a recipient was treated so, and believed
-        # It has refused UNCONFIRMED_FROM and accepted nobody, or more than its record and nobody since.
-        self._nobody_since: float | None = None
-        self.changed: Treatment | None = None  # how the host treats all since a contradiction
-        self.changed_at = NEVER
-        self._changed_until = NEVER
+    comparable: bool = False  # it has accepted a recipient
+    _next_sample_at: float = NEVER
+    _asked_at: OrderedDict[str, float] = field(default_factory=OrderedDict)  # controls, by name
+    _postmaster_refused_at: float = NEVER
+    _proof_tried_at: float = NEVER
+    proving_until: float = NEVER  # until then a proof of growth is under way
+    _refused_listed: DomainAcceptance | None = None  # the latest of a refused listed one
+    _learned: deque[DomainAcceptance] = field(default_factory=partial(deque, maxlen=LEARNED_MAX))
+    # When recipients were refused as unknown, within COUNTED_S.
+    _refused_at: deque[float] = field(default_factory=partial(deque, maxlen=RECORD_MAX))
+    # Most refusals within COUNTED_S after which it accepted somebody, and refused somebody.
+    # For requests a control that was refused counts itself: else each one would need another.
+    record: dict[Treatment, int] = field(
+        default_factory=lambda: dict.fromkeys(Treatment, RECORD_FIRST)
+    )
+    session_record: dict[Treatment, int] = field(  # the same in one session
+        default_factory=lambda: dict.fromkeys(Treatment, RECORD_FIRST)
+    )
+    controlled: int = RECORD_FIRST
+    session_controlled: int = RECORD_FIRST
+    row_takes: int = 0  # refusals within COUNTED_S that its row says it takes
+    # When a recipient was treated so, and that was believed.
+    seen_at: dict[Treatment, float] = field(default_factory=lambda: dict.fromkeys(Treatment, NEVER))
+    # It has refused UNCONFIRMED_FROM and accepted nobody, or more than its record and nobody since.
+    _nobody_since: float | None = None
+    changed: Treatment | None = None  # how the host treats all since a contradiction
+    changed_at: float = NEVER
+    _changed_until: float = NEVER
 
     def count(self, now: float) -> int:
         """Recipients refused as unknown within COUNTED_S."""
@@ -310,14 +301,14 @@ class HostControls:
     def may_be_due(self, now: float) -> bool:
         """May the next refusals have to be confirmed by a control?"""
         if not self.comparable:
-            return self.is_shared
+            return self._shared is not None
         return bool(self._refused_at) and self.count(now) >= self.record[_ACCEPTED]
 
     def is_at_record(
         self, treatment: Treatment, refused: int, now: float, *, of_list: bool
     ) -> bool:
         """The same of a random address, where the host has not changed."""
-        if self.is_shared and self.treats_others_only(treatment.opposite, now):
+        if self._shared is not None and self.treats_others_only(treatment.opposite, now):
             return True
         if self.is_doubted(treatment, now):
             return True
