@@ -30,7 +30,7 @@ def spent_budgets(hosts: Iterable[Host], egress: str, now: float) -> list[SpentB
             egress,
             host.key,
             host.tolerance.known.label or OTHERS,
-            host.budget.refusals.recent(now),
+            host.budget.refusals.guard.recent(now),
             refused,
             host.tolerance.known.tolerance,
             host.tolerance.known.is_careful,

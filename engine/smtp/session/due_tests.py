@@ -93,7 +93,8 @@ class DueTests:
         if budget.has_plenty(room + len(self.due), now):
             return True
         # Where an hour or a share is limited, a list's names would use up what its addresses need.
-        if not budget.known.is_counted and budget.room(first.kind, first.asker, now) > len(self.due):
+        is_counted = budget.known.is_counted
+        if not is_counted and budget.room(first.kind, first.asker, now) > len(self.due):
             return True
         each = 1 / budget.share
         return any(len(test.domain.awaiting) > each for test in self.due)

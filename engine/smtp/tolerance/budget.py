@@ -119,7 +119,8 @@ class KnownLimits:
     def note_answered(self, now: float, *, accepted: bool) -> None:
         """It answered a recipient: what it refused TOOK_S ago was not too much."""
         self.answered_at = now
-        self._note_taken(now - TOOK_S)
+        if self._untaken:
+            self._note_taken(now - TOOK_S)
         if accepted:
             self.proof_at, self.is_proven, self.proofs_lacking = now, True, False
 
@@ -235,7 +236,7 @@ class RefusalBudget:
         known = self.known
         if known.is_counted:
             return False
-        recent = self.refusals.recent(now)
+        recent = self.refusals.guard.recent(now)
         flying = self._price_under_way(now)
         used = recent + flying
         price = count * self._list_price(known.tolerance - used)
@@ -283,7 +284,7 @@ class RefusalBudget:
         own -= self.refusals.of_account(account, now)
         if flying and (here := self.accounts.get(account)) is not None:
             own -= here.under_way * (1.0 if self.known.is_strict else REQUEST_PRICE)
-        used = self.refusals.recent(now) + flying
+        used = self.refusals.guard.recent(now) + flying
         left = min(total - used, own, self._left_of_hour(kind, account, now, flying))
         waiting = 0
         if kind is Kind.NAME and self.known.is_counted:  # rows of lists that wait need theirs
@@ -359,7 +360,7 @@ class RefusalBudget:
         lists, requests = flying[Kind.LIST], flying[Kind.REQUEST]
         price: float = flying[Kind.NAME] + flying[Kind.LONE_NAME]
         if lists:
-            left = self.known.tolerance - self.refusals.recent(now)
+            left = self.known.tolerance - self.refusals.guard.recent(now)
             price += lists * self._list_price(left)
         if requests:
             price += requests * self._price(Kind.REQUEST, 0.0)

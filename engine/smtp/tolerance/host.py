@@ -174,7 +174,7 @@ class Tolerance:
             is_leased_out = budget.lease is not None and budget.lease.left < 1
             return CONTESTED_S if is_leased_out else RETRY_S
         waits = []
-        if refusals.recent(now):
+        if refusals.guard.recent(now):
             most = max(1.0, budget.limits_of(kind, account, now)[0])
             # Until a part of it is free again: the rate falls slowly, and a list comes back whole.
             waits.append(refusals.guard.slower_s(min(most - 0.5, most * ROOM_SHARE), now))

@@ -75,10 +75,6 @@ class RefusalTimes:
             self.guard.add(at)
             self.latest_at = max(self.latest_at, at)
 
-    def recent(self, now: float) -> int:
-        """Refusals within the window, as a guard counts them."""
-        return self.guard.recent(now) if self.guard.count else 0
-
     def in_hour(self, now: float) -> int:
         times = self._times
         while times and times[0][0] <= now - HOUR_S:

@@ -161,12 +161,12 @@ def test_a_random_name_costs_one_and_a_control_of_a_living_address_nothing():
     assert host.budget.room(CONTROL, "me", T0) == 1
     assert not host.is_spent(CONTROL, "me", T0)
     ask(host, accepted=3, kind=CONTROL)
-    assert host.budget.refusals.recent(T0) == 16
+    assert host.budget.refusals.guard.recent(T0) == 16
 
 
 def test_an_accepted_address_costs_nothing_once_it_was_answered():
     host = tolerance_of(accepted=1_000)
-    assert host.budget.refusals.recent(T0) == 0
+    assert host.budget.refusals.guard.recent(T0) == 0
     assert host.budget.room(REQUEST, "me", T0) == 16
 
 
@@ -190,7 +190,7 @@ def test_a_refusal_is_forgotten_when_it_leaves_the_window():
 def test_a_refusal_that_was_none_is_withdrawn():
     host = tolerance_of(refused=4)
     host.budget.withdraw_refusal(REQUEST, "me")
-    assert (host.budget.refusals.recent(T0), host.budget.refusals.in_hour(T0)) == (3, 3)
+    assert (host.budget.refusals.guard.recent(T0), host.budget.refusals.in_hour(T0)) == (3, 3)
 
 
 # -- growth --------------------------------------------------------------------------------------
