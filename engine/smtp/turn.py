@@ -11,6 +11,7 @@ place and its deadline.
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import trio
@@ -31,6 +32,7 @@ class ClockedProbes(Protocol):
     def time_out(self, probe: Probe) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
 class Deadlines:
     """The probes whose clocks run, in the order of their deadlines.
 
@@ -38,15 +40,16 @@ class Deadlines:
     A probe that goes on as another one (`Probe.latest`) keeps its place.
     """
 
-    __slots__ = ("_first_of", "_now", "_overall_s", "_probes", "_running", "_wake")
-
-    def __init__(self, probes: ClockedProbes, overall_s: float) -> None:
-        self._probes = probes
-        self._overall_s = overall_s
-        self._now = trio.lowlevel.current_clock().current_time
-        self._running: OrderedDict[Probe, None] = OrderedDict()
-        self._first_of: dict[Probe, Probe] = {}  # of successors: the probe that has their place
-        self._wake = trio.Event()
+    _probes: ClockedProbes
+    _overall_s: float
+    _now: Callable[[], float] = field(
+        default_factory=lambda: trio.lowlevel.current_clock().current_time
+    )
+    _running: OrderedDict[Probe, None] = field(default_factory=OrderedDict)
+    _first_of: dict[Probe, Probe] = field(
+        default_factory=dict
+    )  # of successors: who has their place
+    _wake: trio.Event = field(default_factory=trio.Event)
 
     def __len__(self) -> int:
         return len(self._running)

@@ -68,30 +68,18 @@ def first_throttle(limit_max: int) -> Throttle:
     return Throttle(limit_max, min(LIMIT_AT_FIRST, limit_max))
 
 
+@dataclass(slots=True, eq=False)
 class HostConnections:
     """The connections of one host: those that are open or opening, and those that we left."""
 
-    __slots__ = (
-        "allowed",
-        "closed_at",
-        "left",
-        "lowered",
-        "now",
-        "proven",
-        "session_recipients",
-        "throttle",
-    )
-
-    def __init__(self, most: int, allowed: int, lowered: Callable[[], None]) -> None:
-        """`lowered` is called when the limit is lowered."""
-        self.lowered = lowered
-        self.now = 0  # sessions, and connections being opened
-        self.left = 0  # connections that we left while the host still had to answer
-        self.allowed = allowed  # fewer than the host takes if other processes want permits
-        self.throttle = first_throttle(most)
-        self.proven = 0  # most sessions at a time since the host last refused one
-        self.closed_at = NEVER  # of the latest session, or of one that we left
-        self.session_recipients = UNTESTED_RECIPIENTS  # a guess, then a moving average
+    throttle: Throttle
+    allowed: int  # fewer than the host takes if other processes want permits
+    lowered: Callable[[], None]  # called when the limit is lowered
+    now: int = 0  # sessions, and connections being opened
+    left: int = 0  # connections that we left while the host still had to answer
+    proven: int = 0  # most sessions at a time since the host last refused one
+    closed_at: float = NEVER  # of the latest session, or of one that we left
+    session_recipients: float = UNTESTED_RECIPIENTS  # a guess, then a moving average
 
     @property
     def counted(self) -> int:

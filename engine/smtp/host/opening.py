@@ -5,6 +5,7 @@ connection fails, the host failed, and every waiting probe fails over at once.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 
 import trio
@@ -45,16 +46,14 @@ def addresses_in_turn(turn: Sequence[str], count: int) -> list[str]:
     return both[: max(count, 2 if others else 1)]
 
 
+@dataclass(slots=True, eq=False)
 class _Hurry:
     """What one attempt does while its greeting is slow; the clock calls `tick`."""
 
-    __slots__ = ("_hedges", "_opener", "due", "over")
-
-    def __init__(self, opener: "ConnectionOpener", now: float) -> None:
-        self._opener = opener
-        self._hedges = False  # at the next tick
-        self.due = now + HURRY_S
-        self.over = False  # the attempt has ended, or this was all
+    _opener: "ConnectionOpener"
+    due: float
+    _hedges: bool = False  # at the next tick
+    over: bool = False  # the attempt has ended, or this was all
 
     def tick(self, now: float) -> None:
         if self._hedges:
@@ -88,7 +87,7 @@ class ConnectionOpener:
             self._host.staffing.connections.now > self._host.staffing.connections.proven
             or not self._is_served
         ):
-            hurry = _Hurry(self, self._now())
+            hurry = _Hurry(self, self._now() + HURRY_S)
             self._egress.opening_clock.watch(hurry)
         try:
             return await self._try_addresses(permit_at)

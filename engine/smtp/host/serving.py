@@ -6,6 +6,7 @@ follows.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import trio
 
@@ -79,25 +80,17 @@ def session_over(host: Host, served: "ServedSession") -> None:
         host.turn.mark_freed(host)
 
 
+@dataclass(slots=True, eq=False)
 class ServedSession:
     """One session on its connection: reads and writes for it, and waits. Its host wakes it."""
 
-    __slots__ = (*("_egress", "_error", "_host", "_until", "address", "connection", "session"),)
-
-    def __init__(
-        self,
-        host: Host,
-        egress: ConnectionEgress,
-        session: SmtpSession,
-        connection: SmtpConnection,
-    ) -> None:
-        self.session = session
-        self.connection = connection
-        self.address = session.address
-        self._host = host
-        self._egress = egress
-        self._until = NOW  # of the wait
-        self._error: Exception | None = None  # of a step during a wait
+    _host: Host
+    _egress: ConnectionEgress
+    session: SmtpSession
+    connection: SmtpConnection
+    address: str
+    _until: float = NOW  # of the wait
+    _error: Exception | None = None  # of a step during a wait
 
     # -- for its host --------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from ..host_policy import Terms
 from ..patience import connections_max
 from ..session.recipient_limits import REFUSALS_MAX
 from ..wire import Conversation
-from .connections import HostConnections, HostSessions
+from .connections import HostConnections, HostSessions, first_throttle
 from .openings import Openings
 from .queue import HostQueue
 from .reply_times import FAR_S, LATE_REPLIES, ReplyTimes
@@ -66,8 +66,8 @@ class Staffing:
         self._has_permit = has_permit
         self.sessions = HostSessions()
         self.openings = Openings()
-        most = connections_max(settings, host.patient)
-        self.connections = HostConnections(most, self._of_host, lowered)
+        throttle = first_throttle(connections_max(settings, host.patient))
+        self.connections = HostConnections(throttle, self._of_host, lowered)
 
     # -- how many may be open ----------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """Replies to recipients: verdicts, catch-all tests, terms and limits that follow from them."""
 
 import re
+from dataclasses import dataclass
 
 from ...verdict import Outcome
 from ..catchall import Acceptance, DomainAcceptance, deciding_rule
@@ -37,44 +38,21 @@ _OF_REFUSALS = re.compile(
 )
 
 
+@dataclass(slots=True, eq=False)
 class RecipientReplies:
     """Applies proven replies to recipients; one for each session."""
 
-    __slots__ = (
-        *(
-            "_next_batch",
-            "_confirmation",
-            "_conversation",
-            "_emit",
-            "_host",
-            "_limits",
-            "_recorder",
-        ),
-        *("_transaction", "fruitful", "tls_of_all", "tls_wanted"),
-    )
-
-    def __init__(
-        self,
-        host: SessionHost,
-        conversation: Conversation,
-        limits: SessionLimits,
-        transaction: Transaction,
-        next_batch: NextBatch,
-        confirmation: Confirmation,
-        recorder: SessionRecorder,
-        emit: Emit,
-    ) -> None:
-        self._host = host
-        self._emit = emit
-        self._conversation = conversation
-        self._limits = limits
-        self._transaction = transaction
-        self._next_batch = next_batch
-        self._confirmation = confirmation
-        self._recorder = recorder
-        self.fruitful = False  # a recipient was answered, and not with 421
-        self.tls_wanted = False  # a reply demanded it
-        self.tls_of_all = False  # and that was the reply to MAIL
+    _host: SessionHost
+    _conversation: Conversation
+    _limits: SessionLimits
+    _transaction: Transaction
+    _next_batch: NextBatch
+    _confirmation: Confirmation
+    _recorder: SessionRecorder
+    _emit: Emit
+    fruitful: bool = False  # a recipient was answered, and not with 421
+    tls_wanted: bool = False  # a reply demanded it
+    tls_of_all: bool = False  # and that was the reply to MAIL
 
     # -- one reply to a recipient --------------------------------------------------------------
 

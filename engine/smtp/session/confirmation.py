@@ -6,7 +6,8 @@ session has nothing else to send, and at its end.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 from ...verdict import Outcome
@@ -51,26 +52,23 @@ class UnprovenAcceptance:
     refused_here: int  # and in the session
 
 
+@dataclass(slots=True, eq=False)
 class Confirmation:
     """The unconfirmed verdicts of one session."""
 
-    __slots__ = (
-        *("_accepted", "_broken", "_controls", "_emit", "_host", "_latest", "_refused", "_since"),
-        *("_treatment", "due_at", "verdicts"),
-    )
-
-    def __init__(self, host: SessionHost, emit: Emit) -> None:
-        self._host = host
-        self._controls: HostControls = host.controls
-        self._emit = emit
-        self.verdicts: list[tuple[Probe, Outcome, str]] = []
-        self._treatment = _ACCEPTED  # of all of them
-        self._since = 0.0  # when the first of them was read,
-        self._latest = 0.0  # and the latest
-        self.due_at = 0.0  # when a control is sent if there is nothing else to send
-        self._broken = False  # a control of this session was contradicted
-        self._refused = 0  # recipients refused as unknown in this session
-        self._accepted = deque[UnprovenAcceptance](maxlen=KNOWN_MAX)  # since the last of them
+    _host: SessionHost
+    _controls: HostControls
+    _emit: Emit
+    verdicts: list[tuple[Probe, Outcome, str]] = field(default_factory=list)
+    _treatment: Treatment = _ACCEPTED  # of all of them
+    _since: float = 0.0  # when the first of them was read,
+    _latest: float = 0.0  # and the latest
+    due_at: float = 0.0  # when a control is sent if there is nothing else to send
+    _broken: bool = False  # a control of this session was contradicted
+    _refused: int = 0  # recipients refused as unknown in this session
+    _accepted: deque[UnprovenAcceptance] = field(
+        default_factory=partial(deque, maxlen=KNOWN_MAX)
+    )  # since the last of them
 
     def conclude(self, probe: Probe, outcome: Outcome, rule: str, now: float) -> None:
         """This verdict is proven to be the probe's: settle it, or hold it until it is confirmed."""

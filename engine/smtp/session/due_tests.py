@@ -6,6 +6,7 @@ many as wait for it.
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from ..catchall import Acceptance, DomainAcceptance
 from ..probe import Probe
@@ -18,15 +19,13 @@ PRESSED_SHARE = 0.5  # of the time that is left: not all connections are open fr
 TEST_LEFT_S = 0.6  # of a request's clock: then its domain's test goes before other addresses
 
 
+@dataclass(slots=True, eq=False)
 class DueTests:
     """The tests of one session, each due because a recipient was accepted."""
 
-    __slots__ = ("_emit", "_host", "due")
-
-    def __init__(self, host: SessionHost, emit: Emit) -> None:
-        self._host = host
-        self._emit = emit
-        self.due: deque[CatchAllTest] = deque()
+    _host: SessionHost
+    _emit: Emit
+    due: deque[CatchAllTest] = field(default_factory=deque)
 
     # -- which are due -------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from collections import deque
 from math import inf
 
 from ...evidence import ConnectionAttempt
-from ..pairing import OutOfStep
+from ..pairing import OutOfStep, Pairing
 from ..probe import Cause, Probe
 from ..replies.rules import Step
 from ..wire import (
@@ -30,6 +30,7 @@ from ..wire import (
 from .answers import RecipientReplies
 from .batch import PendingProbe, RecipientBatch
 from .confirmation import Confirmation
+from .due_tests import DueTests
 from .effects import (
     BatchDone,
     ClockRestarted,
@@ -41,7 +42,7 @@ from .failure_causes import (
 from .failures import Failures
 from .host import SessionHost
 from .late_reply import LateReply
-from .next_batch import NextBatch, Tenure
+from .next_batch import TURN_S, NextBatch, Tenure
 from .proof import Proof, ProvenVerdict
 from .recipient_limits import SessionLimits
 from .recorder import SessionRecorder
@@ -80,17 +81,22 @@ class BatchExchange:
         self._address = address
         self._emit = emit
         self.recorder = recorder = SessionRecorder(conversation, preamble)
-        self.limits = limits = SessionLimits(host)
+        self.limits = limits = SessionLimits(host, host.terms.limits)
         self.transaction = transaction = Transaction(conversation, host, limits)
-        self.proof = proof = Proof(host, conversation, transaction, recorder, emit)
-        self.confirmation = confirmation = Confirmation(host, emit)
+        self.proof = proof = Proof(
+            host, conversation, transaction, recorder, Pairing(host.renamings), emit
+        )
+        self.confirmation = confirmation = Confirmation(host, host.controls, emit)
+        tests = DueTests(host, emit)
         self.next_batch = next_batch = NextBatch(
-            host, conversation, limits, transaction, proof, confirmation, emit
+            host, conversation, limits, transaction, proof, confirmation, tests, emit
         )
         self.answers = answers = RecipientReplies(
             host, conversation, limits, transaction, next_batch, confirmation, recorder, emit
         )
-        self.tenure = tenure = Tenure(host, conversation, address, limits, next_batch)
+        self.tenure = tenure = Tenure(
+            host, conversation, address, limits, next_batch, conversation.now + TURN_S
+        )
         self.late = late = LateReply(host, conversation, proof, emit)
         self.failures = Failures(
             host, conversation, limits, transaction, proof, next_batch, answers, tenure, late, emit

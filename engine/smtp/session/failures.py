@@ -1,5 +1,7 @@
 """Failed batches: the consequences for their recipients, and for verdicts that the session holds."""
 
+from dataclasses import dataclass
+
 from ...verdict import Outcome
 from ..pairing import NamesAnother
 from ..probe import Cause, Probe
@@ -34,47 +36,20 @@ from .recipient_limits import SessionLimits
 from .transaction import Transaction
 
 
+@dataclass(slots=True, eq=False)
 class Failures:
     """Ends the batches of one session that failed."""
 
-    __slots__ = (
-        *(
-            "_next_batch",
-            "_answers",
-            "_conversation",
-            "_emit",
-            "_host",
-            "_late",
-            "_limits",
-            "_proof",
-            "_tenure",
-        ),
-        "_transaction",
-    )
-
-    def __init__(
-        self,
-        host: SessionHost,
-        conversation: Conversation,
-        limits: SessionLimits,
-        transaction: Transaction,
-        proof: Proof,
-        next_batch: NextBatch,
-        answers: RecipientReplies,
-        tenure: Tenure,
-        late: LateReply,
-        emit: Emit,
-    ) -> None:
-        self._host = host
-        self._emit = emit
-        self._conversation = conversation
-        self._limits = limits
-        self._transaction = transaction
-        self._proof = proof
-        self._next_batch = next_batch
-        self._answers = answers
-        self._tenure = tenure
-        self._late = late
+    _host: SessionHost
+    _conversation: Conversation
+    _limits: SessionLimits
+    _transaction: Transaction
+    _proof: Proof
+    _next_batch: NextBatch
+    _answers: RecipientReplies
+    _tenure: Tenure
+    _late: LateReply
+    _emit: Emit
 
     def connection_failed(self, batch: RecipientBatch, error: Exception) -> bool:
         """The connection failed with one of `CONNECTION_ERRORS`; returns as refused()."""

@@ -3,6 +3,8 @@
 The recipients behind it are then sent on other connections as well.
 """
 
+from dataclasses import dataclass
+
 from ..wire import Conversation
 from .batch import CatchAllTest, RecipientBatch
 from .effects import BecameLate, CaughtUp, Emit
@@ -13,23 +15,15 @@ from .proof import Proof
 REROUTE_CHECK_S = 0.02  # between two checks whether others need a late session's place
 
 
+@dataclass(slots=True, eq=False)
 class LateReply:
     """Whether the reply to the oldest recipient of one session is late."""
 
-    __slots__ = ("_conversation", "_emit", "_host", "_proof", "is_late")
-
-    def __init__(
-        self,
-        host: SessionHost,
-        conversation: Conversation,
-        proof: Proof,
-        emit: Emit,
-    ) -> None:
-        self._host = host
-        self._conversation = conversation
-        self._proof = proof
-        self._emit = emit
-        self.is_late = False
+    _host: SessionHost
+    _conversation: Conversation
+    _proof: Proof
+    _emit: Emit
+    is_late: bool = False
 
     def until(self, batch: RecipientBatch) -> float:
         """When to read next: at the deadline, or before that when the session becomes late.

@@ -4,6 +4,7 @@ And for how long: until it leaves, is spent, or its permit is needed elsewhere.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from ...verdict import Outcome
@@ -26,38 +27,28 @@ TURN_S = 0.5  # of a connection while another host waits for a permit of its add
 TURN_CHECK_S = 0.1  # after that, between two checks whether any does
 
 
+@dataclass(slots=True, eq=False)
 class NextBatch:
     """The choice of a session's next batch, and what it has picked and not sent."""
 
-    __slots__ = (
-        *("_confirmation", "_conversation", "_emit", "_host", "_limits", "_proof", "_transaction"),
-        *("_unproven", "again", "has_ended_some", "is_over", "set_aside", "tests"),
-    )
-
-    def __init__(
-        self,
-        host: SessionHost,
-        conversation: Conversation,
-        limits: SessionLimits,
-        transaction: Transaction,
-        proof: Proof,
-        confirmation: Confirmation,
-        emit: Emit,
-    ) -> None:
-        self._host = host
-        self._emit = emit
-        self._conversation = conversation
-        self._limits = limits
-        self._transaction = transaction
-        self._proof = proof
-        self._confirmation = confirmation
-        self.tests = DueTests(host, emit)
-        self.again: list[PendingProbe] = []  # refused for the terms, to be sent on others
-        self.set_aside: list[PendingProbe] = []  # picked for a transaction of their own
-        # What finds no budget left before the host is seen to judge: see _admits().
-        self._unproven: Probe | CatchAllTest | None = None
-        self.has_ended_some = False  # the latest pick, unsent: others may wait in their place
-        self.is_over = False  # the session can't send what waits: another one will
+    _host: SessionHost
+    _conversation: Conversation
+    _limits: SessionLimits
+    _transaction: Transaction
+    _proof: Proof
+    _confirmation: Confirmation
+    tests: DueTests
+    _emit: Emit
+    again: list[PendingProbe] = field(
+        default_factory=list
+    )  # refused for the terms, to be sent on others
+    set_aside: list[PendingProbe] = field(
+        default_factory=list
+    )  # picked for a transaction of their own
+    # What finds no budget left before the host is seen to judge: see _admits().
+    _unproven: Probe | CatchAllTest | None = None
+    has_ended_some: bool = False  # the latest pick, unsent: others may wait in their place
+    is_over: bool = False  # the session can't send what waits: another one will
 
     # -- picking -------------------------------------------------------------------------------
 
@@ -340,30 +331,18 @@ class NextBatch:
         return_unsent(self._emit, asked)
 
 
+@dataclass(slots=True, eq=False)
 class Tenure:
     """Whether one session may send more, and whether it is to leave."""
 
-    __slots__ = (
-        *("_address", "_next_batch", "_conversation", "_host", "_leaving", "_limits"),
-        *("_turn_ends", "permit_lost"),
-    )
-
-    def __init__(
-        self,
-        host: SessionHost,
-        conversation: Conversation,
-        address: str,
-        limits: SessionLimits,
-        next_batch: NextBatch,
-    ) -> None:
-        self._host = host
-        self._conversation = conversation
-        self._address = address
-        self._limits = limits
-        self._next_batch = next_batch
-        self._leaving = False
-        self._turn_ends = conversation.now + TURN_S
-        self.permit_lost = False  # its task is about to be cancelled
+    _host: SessionHost
+    _conversation: Conversation
+    _address: str
+    _limits: SessionLimits
+    _next_batch: NextBatch
+    _turn_ends: float
+    _leaving: bool = False
+    permit_lost: bool = False  # its task is about to be cancelled
 
     @property
     def is_leaving(self) -> bool:

@@ -4,6 +4,7 @@ A silence proves them, and NOOP before it where the host may owe a reply.
 `mailprobe.engine.smtp.pairing` explains the law that this keeps.
 """
 
+from dataclasses import dataclass, field
 from math import inf
 
 from ...verdict import Outcome
@@ -41,35 +42,25 @@ NOT_IMPLEMENTED = range(500, 505)  # replies of a host that does not implement N
 ProvenVerdict = tuple[Probe, Outcome, str]
 
 
+@dataclass(slots=True, eq=False)
 class Proof:
     """What is held in one session until it is proven, and what was seen of the order of replies."""
 
-    __slots__ = (
-        *("_checking", "_conversation", "_early_s", "_emit", "_host", "_recorder", "_transaction"),
-        *("held", "is_suspect", "pairing", "prove_by", "quiet_s", "quiet_until"),
-    )
-
-    def __init__(
-        self,
-        host: SessionHost,
-        conversation: Conversation,
-        transaction: Transaction,
-        recorder: SessionRecorder,
-        emit: Emit,
-    ) -> None:
-        self._host = host
-        self._emit = emit
-        self._conversation = conversation
-        self._transaction = transaction
-        self._recorder = recorder
-        self.pairing = Pairing(host.renamings)
-        self.held: list[ProvenVerdict] = []  # until the replies are proven to match their commands
-        self.prove_by = inf  # when the session must wait in silence
-        self.quiet_s = QUIET_S  # how long a silence must last to prove what is held
-        self.is_suspect = False  # silence proves nothing before a reply to NOOP: see pairing
-        self._checking = False  # that reply is awaited
-        self.quiet_until = 0.0  # end of that silence; 0: none
-        self._early_s = 0.0  # a reply came sooner than usual, and is not proven yet
+    _host: SessionHost
+    _conversation: Conversation
+    _transaction: Transaction
+    _recorder: SessionRecorder
+    pairing: Pairing
+    _emit: Emit
+    held: list[ProvenVerdict] = field(
+        default_factory=list
+    )  # until the replies are proven to match their commands
+    prove_by: float = inf  # when the session must wait in silence
+    quiet_s: float = QUIET_S  # how long a silence must last to prove what is held
+    is_suspect: bool = False  # silence proves nothing before a reply to NOOP: see pairing
+    _checking: bool = False  # that reply is awaited
+    quiet_until: float = 0.0  # end of that silence; 0: none
+    _early_s: float = 0.0  # a reply came sooner than usual, and is not proven yet
 
     # -- evidence ------------------------------------------------------------------------------
 

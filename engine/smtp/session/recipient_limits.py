@@ -9,6 +9,7 @@ time` is a limit.
 
 from collections import deque
 from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...verdict import Outcome
@@ -63,26 +64,23 @@ class Released(NamedTuple):
 NOTHING_RELEASED = Released([], [])
 
 
+@dataclass(slots=True, eq=False)
 class SessionLimits:
     """Counts the recipients of one session, and holds refusals that may be a limit."""
 
-    __slots__ = (
-        *("_before", "_host", "_refused", "_sent", "_served", "_unjudged"),
-        *("held", "in_transaction", "of_host", "recipients", "refusals"),
-    )
-
-    def __init__(self, host: SessionHost) -> None:
-        self._host = host
-        self.of_host: RecipientLimits = host.terms.limits
-        self.recipients = 0  # answered, and not by 421
-        self.refusals = 0
-        self._refused = 0  # of these: for good (5yz), as hosts that ban count them
-        self._sent: deque[tuple[Kind, str]] = deque()  # of the batch under way, with their accounts
-        self._unjudged = 0  # refused for another reason than an unknown mailbox
-        self.held: list[HeldRefusal] = []
-        self.in_transaction = 0  # recipients of the transaction under way
-        self._before = (0, 0)  # refusals and unjudged when it began
-        self._served = 0  # transactions before it with a recipient that was judged
+    _host: SessionHost
+    of_host: RecipientLimits
+    recipients: int = 0  # answered, and not by 421
+    refusals: int = 0
+    _refused: int = 0  # of these: for good (5yz), as hosts that ban count them
+    _sent: deque[tuple[Kind, str]] = field(
+        default_factory=deque
+    )  # of the batch under way, with their accounts
+    _unjudged: int = 0  # refused for another reason than an unknown mailbox
+    held: list[HeldRefusal] = field(default_factory=list)
+    in_transaction: int = 0  # recipients of the transaction under way
+    _before: tuple[int, int] = (0, 0)  # refusals and unjudged when it began
+    _served: int = 0  # transactions before it with a recipient that was judged
 
     def begin_transaction(self) -> None:
         self._served += self.in_transaction > self._unjudged - self._before[1]

@@ -1,6 +1,7 @@
 """Writes the lines of a session into the notes of the probes that are to be explained."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ...evidence import ConnectionAttempt, shown
 from .. import wire
@@ -9,15 +10,12 @@ from ..wire import CommandReply, Conversation
 from .batch import PendingProbe
 
 
+@dataclass(slots=True, eq=False)
 class SessionRecorder:
     """Writes nothing for a probe without notes."""
 
-    __slots__ = ("_conversation", "preamble")
-
-    def __init__(self, conversation: Conversation, preamble: list[tuple[float, bool, str]]) -> None:
-        """`preamble`: lines before the first recipient, as (trio's clock, sent by us, text)."""
-        self._conversation = conversation
-        self.preamble = preamble
+    _conversation: Conversation
+    preamble: list[tuple[float, bool, str]]
 
     def record_start(self, probe: Probe, attempt: ConnectionAttempt, *, reused: bool) -> None:
         """The probe is sent on this session."""

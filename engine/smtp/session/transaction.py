@@ -4,6 +4,7 @@ Limits that the server announces (RFC 9422) are kept; the defaults are those of 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from .. import wire
 from ..probe import Probe
@@ -15,31 +16,18 @@ from .recipient_limits import RECIPIENTS_MAX, SessionLimits
 RESETS_MAX = 8  # Exim closes after 10 commands other than mail, RSET included
 
 
+@dataclass(slots=True, eq=False)
 class Transaction:
     """The transaction under way, and the count of those before it."""
 
-    __slots__ = (
-        "_conversation",
-        "_count",
-        "_domains",
-        "_host",
-        "_limits",
-        "resets",
-        "sender",
-        "smtputf8",
-    )
-
-    def __init__(
-        self, conversation: Conversation, host: SessionHost, limits: SessionLimits
-    ) -> None:
-        self._conversation = conversation
-        self._host = host
-        self._limits = limits
-        self._count = 0  # transactions so far
-        self._domains: set[str] = set()  # of its recipients, if the server limits them
-        self.resets = 0  # of the session: RSET, NOOP and the like
-        self.sender = ""
-        self.smtputf8 = False
+    _conversation: Conversation
+    _host: SessionHost
+    _limits: SessionLimits
+    _count: int = 0  # transactions so far
+    _domains: set[str] = field(default_factory=set)  # of its recipients, if the server limits them
+    resets: int = 0  # of the session: RSET, NOOP and the like
+    sender: str = ""
+    smtputf8: bool = False
 
     @property
     def may_reset(self) -> bool:

@@ -2,6 +2,8 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 
 from .limits import DAY_S, HOUR_S
@@ -10,14 +12,12 @@ RESTS_S = (600.0, HOUR_S, 6 * HOUR_S, DAY_S)  # after the first ban of a day, th
 SAME_BAN_S = 590.0  # two bans in a shorter time are one: the shortest rest lasts longer
 
 
+@dataclass(slots=True, eq=False)
 class Bans:
     """The bans of the last day: each next one gives a longer rest."""
 
-    __slots__ = ("_times", "rest_until")
-
-    def __init__(self) -> None:
-        self._times: deque[float] = deque(maxlen=len(RESTS_S))
-        self.rest_until = -inf
+    _times: deque[float] = field(default_factory=partial(deque, maxlen=len(RESTS_S)))
+    rest_until: float = -inf
 
     def add(self, now: float) -> None:
         while self._times and self._times[0] <= now - DAY_S:

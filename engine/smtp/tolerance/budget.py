@@ -285,7 +285,9 @@ class RefusalBudget:
         if flying and (here := self.accounts.get(account)) is not None:
             own -= here.under_way * (1.0 if self.known.is_strict else REQUEST_PRICE)
         used = self.refusals.guard.recent(now) + flying
-        left = min(total - used, own, self._left_of_hour(kind, account, now, flying))
+        left = min(total - used, own)
+        if self.known.hour is not None:
+            left = min(left, self._left_of_hour(self.known.hour, kind, account, now, flying))
         waiting = 0
         if kind is Kind.NAME and self.known.is_counted:  # rows of lists that wait need theirs
             waiting = queued
@@ -326,12 +328,11 @@ class RefusalBudget:
         sure = here is None or here.lives_here
         return (most if sure else min(most, tolerance * 0.75)), tolerance / 2
 
-    def _left_of_hour(self, kind: Kind, account: str, now: float, under_way: float) -> float:
-        hour = self.known.hour
-        if hour is None:
-            return inf
-        left = (hour / 2 if kind is Kind.LONE_NAME else hour) - under_way
-        left -= self.refusals.in_hour(now)
+    def _left_of_hour(
+        self, hour: int, kind: Kind, account: str, now: float, flying: float
+    ) -> float:
+        most = hour / 2 if kind is Kind.LONE_NAME else hour
+        left = most - flying - self.refusals.in_hour(now)
         if self.accounts.is_alone(account, now):
             return left
         return min(left, hour / 2 - self.refusals.of_account(account, now, HOUR_S))

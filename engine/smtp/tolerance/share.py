@@ -1,6 +1,8 @@
 """A mail host that bans by the share that it refuses of what it is asked within an hour. Pure."""
 
 from collections import deque
+from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 
 from .limits import HOUR_S
@@ -10,13 +12,11 @@ SHARE_FROM = 5  # recipients sent before a share of them is judged: no guard ban
 COUNTED_MAX = 20_000  # recipients
 
 
+@dataclass(slots=True, eq=False)
 class HourlyShare:
     """The recipients answered within the hour, by a host that bans by the share that it refuses."""
 
-    __slots__ = ("_answered",)
-
-    def __init__(self) -> None:
-        self._answered: deque[float] = deque(maxlen=COUNTED_MAX)
+    _answered: deque[float] = field(default_factory=partial(deque, maxlen=COUNTED_MAX))
 
     def answered(self, now: float) -> None:
         self._answered.append(now)
