@@ -1,4 +1,4 @@
-"""What one mail host takes of refusals, as far as known, and what of that is left, and for whom. Pure."""
+"""Refusals that one mail host takes, as far as known: what of them is left, and for whom. Pure."""
 
 from collections import deque
 from dataclasses import dataclass, field
