@@ -6,6 +6,7 @@ import msgspec
 
 from ..catchall import DomainAcceptance
 from ..controls import Known, Treatment
+from ..leases.name_claims import CLAIM_S
 from ..probe import Cause, Probe
 from ..replies.rules import ReplyMeaning
 from ..tolerance.limits import Kind
@@ -34,9 +35,11 @@ class CatchAllTest:
         return Kind.NAME if several else Kind.LONE_NAME
 
     @property
-    def is_of_lists(self) -> bool:
-        """Do only lists wait for it?"""
-        return self.deferred_start and all(probe.deferred_start for probe in self.domain.awaiting)
+    def may_wait(self) -> bool:
+        """Do only lists wait for it that may come back when another process has the answer?"""
+        return self.deferred_start and all(
+            probe.deferred_start and probe.patience_s >= CLAIM_S for probe in self.domain.awaiting
+        )
 
     @property
     def domain_here(self) -> DomainAcceptance:

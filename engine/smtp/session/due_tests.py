@@ -105,8 +105,8 @@ class DueTests:
         if self.due and not all(test.domain.testing for test in self.due):
             self.due = deque(test for test in self.due if test.domain.testing)
         if (lease := self._host.budget.lease) is not None:
-            of_lists = [test for test in self.due if test.is_of_lists]
-            elsewhere = [test for test in of_lists if not lease.names.want(test.domain.key, now)]
+            patient = [test for test in self.due if test.may_wait]
+            elsewhere = [test for test in patient if not lease.names.want(test.domain.key, now)]
             self.end(elsewhere, Acceptance.ELSEWHERE)
 
     def end(self, tests: Iterable[CatchAllTest], why: Acceptance = Acceptance.UNASKED) -> None:

@@ -256,7 +256,7 @@ class NextBatch:
     def _is_ours(self, test: CatchAllTest, now: float) -> bool:
         """Is no other process to send this name, too? Only lists wait until that is known."""
         budget = self._host.budget
-        if budget.lease is None or not test.is_of_lists or budget.has_plenty(1, now):
+        if budget.lease is None or not test.may_wait or budget.has_plenty(1, now):
             return True
         return budget.lease.may_name(test.domain.key, now)
 

@@ -91,6 +91,22 @@ async def test_processes_share_the_names_of_a_host_with_several_domains(autojump
     assert random_names(host) == {f"shop{number}.test": 1 for number in range(6)}
 
 
+@pytest.mark.parametrize("patience_s", [0.0, CLAIM_S - 1.0])
+async def test_a_list_of_little_patience_sends_a_name_of_its_own(
+    autojump_clock: object, patience_s: float
+):
+    """It does not come back, so that the answer of another process would be too late for it."""
+    host, store = replace(OFFICE, latency_s=0.02), SharedStore()
+    async with open_fake_network() as network:
+        network.add("shop.test", host)
+        claim = {HOST: RefusalRequest(0, True, 4, names=["shop.test"])}
+        await store.lease_refusals("other", claim, lease_s=LEASE_S)
+        async with machine(network, store) as engine:
+            texts = [f"{name}@shop.test" for name in STAFF[:ROWS]]
+            answers = await ask_in_passes(engine, texts, "one", patience_s)
+    assert {answer.verdict.confidence for answer in answers} == {0.97}
+
+
 async def test_a_process_that_dies_with_a_claim_delays_the_others_for_seconds(
     autojump_clock: object,
 ):
