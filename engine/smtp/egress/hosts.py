@@ -228,7 +228,8 @@ class EgressHosts:
 
     def connect(self, host: Host, permit_at: str | None) -> None:
         """Open one more connection of the host."""
-        self.tasks.start(run_connection, host, self, ConnectionOpener(host, self).open, permit_at)
+        opener = ConnectionOpener(host, host.staffing.openings, self)
+        self.tasks.start(run_connection, host, self, opener.open, permit_at)
 
     def stop(self) -> None:
         self.closing = True

@@ -129,7 +129,7 @@ class Host:
         self.behind = 0  # probes that the scheduler holds back for this host
         self.rest = HostRest(self, memory, findings, probes)
         self.waiting = HostQueue(self, probes)
-        self.times = ReplyTimes(patient=patient)
+        self.times = ReplyTimes(1 if patient else REFUSALS_MAX, distrusted=patient)
         self.staffing = Staffing(
             self, settings, egress.permits.available, probes.observer.limit_lowered
         )

@@ -6,6 +6,8 @@ addresses rotate, so what it learned about the host survives.
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, ValuesView
+from dataclasses import dataclass, field
+from functools import partial
 
 from ..host_memory import HostMemory
 from .host import Host
@@ -20,39 +22,19 @@ def addresses_key(addresses: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(addresses))
 
 
+@dataclass(slots=True, eq=False)
 class Hosts:
     """All hosts of one kind, ordinary or patient. Bounded; the longest unused is removed first."""
 
-    __slots__ = (
-        "_by_addresses",
-        "_by_name",
-        "_found_at",
-        "_memory",
-        "_new_host",
-        "_now",
-        "at_address",
-    )
-
-    def __init__(
-        self,
-        memory: HostMemory,
-        new_host: Callable[[tuple[str, ...], str, str], Host],
-        now: Callable[[], float],
-        at_address: defaultdict[str, set[Host]] | None = None,
-    ) -> None:
-        """`new_host` makes a host of addresses, exchange name and domain key (see `Host.key`).
-
-        `at_address` is that of their counterparts.
-        """
-        self._memory = memory
-        self._new_host = new_host
-        self._now = now
-        self._by_addresses: OrderedDict[tuple[str, ...], Host] = OrderedDict()
-        self._by_name: OrderedDict[str, Host] = OrderedDict()
-        # The addresses of each, and older ones that are still in use.
-        self._found_at: defaultdict[Host, set[str]] = defaultdict(set)
-        # By IP address.
-        self.at_address = defaultdict(set) if at_address is None else at_address
+    _memory: HostMemory
+    _new_host: Callable[[tuple[str, ...], str, str], Host]  # addresses, exchange's name, `Host.key`
+    _now: Callable[[], float]
+    # By IP address: of both kinds, if the other's is given.
+    at_address: defaultdict[str, set[Host]] = field(default_factory=partial(defaultdict, set))
+    _by_addresses: OrderedDict[tuple[str, ...], Host] = field(default_factory=OrderedDict)
+    _by_name: OrderedDict[str, Host] = field(default_factory=OrderedDict)
+    # The addresses of each, and older ones that are still in use.
+    _found_at: defaultdict[Host, set[str]] = field(default_factory=partial(defaultdict, set))
 
     def __len__(self) -> int:
         return len(self._by_addresses)

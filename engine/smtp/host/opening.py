@@ -4,8 +4,8 @@ If a connection fails while others are open, the host has reached its limit. If 
 connection fails, the host failed, and every waiting probe fails over at once.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 import trio
@@ -16,7 +16,7 @@ from ..probe import ADDRESSES_MAX, Cause, Probe
 from .connection_egress import ConnectionEgress
 from .greeting import greet
 from .host import Host
-from .openings import HEDGE_S, RELEASE_S
+from .openings import HEDGE_S, RELEASE_S, Openings
 from .reply_times import FAR_S
 from .serving import ServedSession
 
@@ -65,16 +65,16 @@ class _Hurry:
             self._opener.hurry()
 
 
+@dataclass(slots=True, eq=False)
 class ConnectionOpener:
     """One attempt to open a connection of a host."""
 
-    __slots__ = ("_egress", "_host", "_now", "_openings")
-
-    def __init__(self, host: Host, egress: ConnectionEgress) -> None:
-        self._host = host
-        self._openings = host.staffing.openings
-        self._egress = egress
-        self._now = trio.lowlevel.current_clock().current_time
+    _host: Host
+    _openings: Openings
+    _egress: ConnectionEgress
+    _now: Callable[[], float] = field(
+        default_factory=lambda: trio.lowlevel.current_clock().current_time
+    )
 
     async def open(self, permit_at: str | None) -> ServedSession | None:
         """Return a greeted connection or None. Opens others as well while the greeting is slow."""

@@ -133,31 +133,25 @@ class Lateness:
         return max(1, min(far, few, REFUSALS_MAX // 2))
 
 
+@dataclass(slots=True, eq=False)
 class ReplyTimes:
     """The usual time to reply of one host, its late replies, and the size of its batches."""
 
-    __slots__ = (
-        *("_depth_trusted", "_prompt", "accepted_several", "depth", "distrusted", "late"),
-        *("late_s", "pace", "refused_promptly_at", "slow", "slow_to_answer", "unanswered_at"),
-        "usual_s",
-    )
-
-    def __init__(self, *, patient: bool) -> None:
-        self.pace = ReplyPace()
-        self.late = Lateness()
-        self.usual_s = 0.0  # from a recipient's write to its reply
-        self.late_s = LATE_S  # a reply that takes longer is late
-        # Recipients in one batch, fewer after a late reply. Where most are late, a surplus reply
-        # can only be told from an owed one if nothing else is unanswered.
-        self.depth = 1 if patient else REFUSALS_MAX
-        self._prompt = 0  # batches without a late reply since then
-        self.distrusted = patient  # its replies did not match commands: prove each by itself
-        self._depth_trusted = 0  # before that, if only because of a renamed recipient
-        self.slow_to_answer = False  # a reply was late not long ago
-        self.slow = False  # a reply was ever late, or did not come in time
-        self.accepted_several = False  # a whole batch of recipients
-        self.refused_promptly_at = NEVER  # its latest refusal that was not late
-        self.unanswered_at = NEVER  # when a random address last got no reply in time
+    # Recipients in one batch, fewer after a late reply. Where most are late, a surplus reply
+    # can only be told from an owed one if nothing else is unanswered.
+    depth: int
+    distrusted: bool  # its replies did not match commands: prove each by itself
+    pace: ReplyPace = field(default_factory=ReplyPace)
+    late: Lateness = field(default_factory=Lateness)
+    usual_s: float = 0.0  # from a recipient's write to its reply
+    late_s: float = LATE_S  # a reply that takes longer is late
+    _prompt: int = 0  # batches without a late reply since then
+    _depth_trusted: int = 0  # before that, if only because of a renamed recipient
+    slow_to_answer: bool = False  # a reply was late not long ago
+    slow: bool = False  # a reply was ever late, or did not come in time
+    accepted_several: bool = False  # a whole batch of recipients
+    refused_promptly_at: float = NEVER  # its latest refusal that was not late
+    unanswered_at: float = NEVER  # when a random address last got no reply in time
 
     # -- what was seen -------------------------------------------------------------------------
 

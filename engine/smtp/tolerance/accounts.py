@@ -77,11 +77,12 @@ class WaitingHosts:
         self._count += more
         self._latest[rows] = None
         self._latest.move_to_end(rows)
-        while self._latest and (self._count > ROWS_MAX or self._is_first_gone(rows.turned_at)):
-            self._latest.popitem(last=False)[0].forget()
-
-    def _is_first_gone(self, now: float) -> bool:
-        return not next(iter(self._latest)).is_waiting(now, FORGOTTEN_S)
+        while (
+            not (first := next(iter(self._latest), rows)).is_waiting(rows.turned_at, FORGOTTEN_S)
+            or self._count > ROWS_MAX
+        ):
+            first.forget()
+            del self._latest[first]
 
 
 @dataclass(slots=True)
@@ -164,11 +165,6 @@ class AccountsHere(OrderedDict[str, AccountHere]):
         domain = mailbox.rpartition("@")[2]
         for here in self.values():
             here.waiting.names.discard(domain)
-
-    def waited_s(self, account: str, now: float) -> float:
-        """How long the account's rows have waited."""
-        here = self.get(account)
-        return here.waiting.waited_s(now) if here is not None else 0.0
 
     def rows_waiting(self, now: float, within_s: float = WAITING_S) -> int:
         """The rows of lists that wait."""

@@ -54,10 +54,6 @@ class KnownLimits:
     # -- what it takes -------------------------------------------------------------------------
 
     @property
-    def may_grow(self) -> bool:
-        return self.tolerance < self.ceiling
-
-    @property
     def takes(self) -> int:
         """Refusals that it takes in ten minutes: at most those of its hour."""
         return self.tolerance if self.hour is None else min(self.tolerance, self.hour)
@@ -335,7 +331,7 @@ class RefusalBudget:
         left = most - flying - self.refusals.in_hour(now)
         if self.accounts.is_alone(account, now):
             return left
-        return min(left, hour / 2 - self.refusals.of_account(account, now, HOUR_S))
+        return min(left, hour / 2 - self.refusals.in_hour_of(account, now))
 
     def _left_of_share(self, now: float) -> int:
         limit, under_way = self.known.row.share or 1.0, sum(self._under_way.values())

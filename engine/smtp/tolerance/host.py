@@ -58,7 +58,7 @@ class Tolerance:
         if not others and len(times) == refusals.in_hour(now):
             return
         latest_at = refusals.latest_at
-        refusals.replace(times)
+        refusals.replace(times, now)
         if refusals.latest_at > latest_at:
             self.known.doubt()
         for at, account in sorted(others):
@@ -103,7 +103,7 @@ class Tolerance:
         is none, an account that is alone at the host has its answers at its own risk.
         """
         budget = self.budget
-        if self.is_resting(now) or not self.known.may_grow:
+        if self.is_resting(now) or self.known.tolerance >= self.known.ceiling:
             return Growth.NOT
         if budget.is_limited_otherwise(now) or budget.awaits_lease(kind, account, now):
             return Growth.NOT
@@ -156,7 +156,8 @@ class Tolerance:
         """Would the rows that wait be done within the aim by what leaves the window?"""
         budget, aim_s = self.budget, patience_s
         if self.known.is_shared:
-            waited_s = budget.accounts.waited_s(account, now)
+            here = budget.accounts.get(account)
+            waited_s = here.waiting.waited_s(now) if here is not None else 0.0
             aim_s = min(patience_s, max(0.0, AIM_S - waited_s))
         windows, guard = aim_s / WINDOW_S, budget.refusals.guard
         room = float(guard.count if guard.last_at <= now + aim_s - GUARDED_S else 0)
@@ -178,7 +179,7 @@ class Tolerance:
             most = max(1.0, budget.limits_of(kind, account, now)[0])
             # Until a part of it is free again: the rate falls slowly, and a list comes back whole.
             waits.append(refusals.guard.slower_s(min(most - 0.5, most * ROOM_SHARE), now))
-        may_grow = kind.is_of_list and self.known.may_grow
+        may_grow = kind.is_of_list and self.known.tolerance < self.known.ceiling
         if may_grow and self._needs_more(account, now, patience_s):
             wait_s = list_wait_s(patience_s)
             grows_s = refusals.latest_at + wait_s - now

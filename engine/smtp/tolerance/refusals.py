@@ -1,6 +1,6 @@
 """The refusals of one mail host within the hour, and within the window of a guard. Pure."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
@@ -53,27 +53,47 @@ class RefusalTimes:
     guard: GuardCount = field(default_factory=GuardCount)
     latest_at: float = -inf
     _times: deque[tuple[float, str]] = field(default_factory=partial(deque, maxlen=REFUSALS_MAX))
+    _window: deque[tuple[float, str]] = field(default_factory=deque)  # those within WINDOW_S,
+    _by_account: Counter[str] = field(default_factory=Counter)  # counted: each row is asked for it
 
     def add(self, account: str, now: float) -> None:
         """A recipient of the account was refused."""
         self.latest_at = now
         self.guard.add(now)
-        self._times.append((now, account))
+        for times in (self._times, self._window):
+            times.append((now, account))
+        self._by_account[account] += 1
 
     def withdraw(self, account: str) -> None:
         """The latest refusal of the account was none."""
         self.guard.withdraw()
-        latest = next((each for each in reversed(self._times) if each[1] == account), None)
-        if latest is not None:
-            self._times.remove(latest)
+        for times in (self._times, self._window):
+            latest = next((each for each in reversed(times) if each[1] == account), None)
+            if latest is not None:
+                times.remove(latest)
+        self._recount()
 
-    def replace(self, times: Iterable[tuple[float, str]]) -> None:
+    def replace(self, times: Iterable[tuple[float, str]], now: float) -> None:
         """These are all of the hour: others than this process have caused some."""
         self._times = deque(sorted(times), maxlen=REFUSALS_MAX)
+        self._window = deque(each for each in self._times if each[0] > now - WINDOW_S)
+        self._recount()
         self.guard = GuardCount()
         for at, _ in self._times:
             self.guard.add(at)
             self.latest_at = max(self.latest_at, at)
+
+    def _recount(self) -> None:
+        self._by_account = Counter(account for _, account in self._window)
+
+    def of_account(self, account: str, now: float) -> int:
+        """Those of this account within the window."""
+        while self._window and self._window[0][0] <= now - WINDOW_S:
+            _, left = self._window.popleft()
+            self._by_account[left] -= 1
+            if not self._by_account[left]:
+                del self._by_account[left]
+        return self._by_account[account]
 
     def in_hour(self, now: float) -> int:
         times = self._times
@@ -81,14 +101,9 @@ class RefusalTimes:
             times.popleft()
         return len(times)
 
-    def of_account(self, account: str, now: float, within_s: float = WINDOW_S) -> int:
-        """Those of this account within so long, at most an hour."""
-        count = 0
-        for at, each in reversed(self._times):
-            if at <= now - within_s:
-                break
-            count += each == account
-        return count
+    def in_hour_of(self, account: str, now: float) -> int:
+        """Those of this account within the hour."""
+        return sum(at > now - HOUR_S and each == account for at, each in self._times)
 
     def hour_ends_s(self, now: float) -> float:
         """After how many seconds the oldest of the hour has left it; 0 where there is none."""

@@ -390,7 +390,9 @@ async def test_while_the_ledger_does_not_answer_what_was_leased_is_sent(autojump
         async with leased_engine(network, ledger) as engine:
             nursery.start_soon(ledger.run)
             for domain in ("shop.test", "mill.test"):
-                (verdict,) = await verify(engine, f"annalee@{domain}", deferred_start=True)
+                (verdict,) = await verify(
+                    engine, f"annalee@{domain}", deferred_start=True, patience_s=HOUR_S
+                )
                 assert verdict.confidence == 0.97
                 ledger.answer = lambda report: None
             assert list(ledger.last.names) == ["shop.test", "mill.test"]
