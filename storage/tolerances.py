@@ -130,7 +130,7 @@ HOLDERS_MAX = 200  # processes at one host; the longest unused are forgotten
 # Two bans in a shorter time are one, seen by two processes: the shortest rest lasts longer.
 SAME_BAN_S = 590.0
 BANS_MAX = 4
-CLAIM_S = 5.0  # after a holder has named a random name last: its answer has reached the others
+CLAIM_S = 5.0  # of a random name: then others may send one, for as long before it is claimed anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,12 @@ def lease(
     noted = max(noted, asked.noted + len(asked.refusals))
     holders = {**others, holder: Holder(leased, now + lease_s, now, noted)}
     recent = sorted(holders.items(), key=lambda item: -item[1].asked_at)[:HOLDERS_MAX]
-    named = dict.fromkeys(asked.names, (by, now + CLAIM_S))
+    # A claim is not prolonged: whose own budget is spent would keep a name from all others.
+    named = dict.fromkeys(asked.names, (by, now + CLAIM_S)) | {
+        name: (by, min(claim[1], now + CLAIM_S))
+        for name in asked.names
+        if (claim := state.names.get(name, ("", 0.0)))[0] == by and now < claim[1] + CLAIM_S
+    }
     taken = {
         name: (whose, min(until, now + CLAIM_S))
         for name, (whose, until) in state.names.items()

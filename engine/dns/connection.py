@@ -105,7 +105,7 @@ class ConnectionOwner(Protocol):
 
 
 class _Silence:
-    """How long an endpoint has been silent. The time in which this process did not run is no silence."""
+    """How long an endpoint has been silent. Time in which this process did not run does not count."""
 
     __slots__ = ("_clock", "_lost_s", "_since", "is_awaited", "is_pinged")
 

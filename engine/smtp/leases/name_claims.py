@@ -1,8 +1,9 @@
 """Random names of one host's domains, as processes share them: one sends a domain's, lists elsewhere wait.
 
 A claim goes with the call that leases refusals. It ends with a call that does not name it, and
-CLAIM_S after the last one that did, so a dead process blocks nobody for longer. By then the others
-have the answer, or one of them sends a name of its own.
+CLAIM_S after the first one that did: so neither a process that has died keeps a name from others,
+nor an account that has nothing left to send it with. By then the others have the answer, or one of
+them sends a name of its own.
 """
 
 from collections.abc import Iterable

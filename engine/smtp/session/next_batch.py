@@ -254,7 +254,7 @@ class NextBatch:
         return isinstance(asked, Probe) or self._is_ours(asked, now)
 
     def _is_ours(self, test: CatchAllTest, now: float) -> bool:
-        """Is no other process to send this name, too? Only lists wait until that is known."""
+        """May this process send the name? Lists wait until no other process has claimed it."""
         budget = self._host.budget
         if budget.lease is None or not test.may_wait or budget.has_plenty(1, now):
             return True
