@@ -326,7 +326,7 @@ async def test_the_claim_of_a_process_that_calls_no_more_ends_soon(store: Store,
     assert (await one.ask()).names_elsewhere
 
 
-async def test_nobody_keeps_a_name_by_naming_it_again(store: Store, clock: Clock):
+async def test_a_claim_is_not_prolonged_by_naming_it_again(store: Store, clock: Clock):
     """An account whose part of the tolerance is spent can't send it: others must be able to."""
     one, two = Process(store, "a", 16), Process(store, "b", 16)
     one.names = ["shop.test"]
