@@ -25,7 +25,7 @@ from ..error_table import Links, body_of, row_of
 from ..errors import CommandError, cannot_use, is_of_file
 from ..gc_tuning import tune_collector
 from ..http.encoder import ErrorBody
-from ..http.exchange import Application, Receive, Scope, Send
+from ..http.received_request import Application, Receive, Scope, Send
 from ..live.server import LiveServer
 from ..observability.logs import log_to_standard_error
 from ..observability.throughput import open_throughput

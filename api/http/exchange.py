@@ -9,27 +9,29 @@ tests/api/http/test_exchange.py, which fail with unmodified hypercorn.
 """
 
 import logging
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import trio
 
 from mailprobe.engine.background import separate
 
-from ..admission.held import NO_ADMISSION, Admission
 from ..admission.overload import Ticket
 from ..admission.request_bodies import ArrivingBody
 from .encoder import ErrorBody, Message, error_messages
+from .received_request import (
+    NO_ADMISSION,
+    Admission,
+    Application,
+    Scope,
+    hand_over,
+    new_request_id,
+)
 
 logger = logging.getLogger("mailprobe.http")
 
-Scope = Any  # a Message too; frameworks have their own types for it
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Any, Any, Any], Awaitable[None]]  # scope, Receive, Send
 # The request, its socket, and the octets that came behind its head; runs as long as the connection.
 UpgradeHandler = Callable[[Scope, trio.SocketStream, bytes], Awaitable[None]]
 
@@ -175,8 +177,7 @@ class Exchange:
 
         The application gets at `admission` with `admission_of(scope)`.
         """
-        state = self._scope.setdefault("state", {})
-        state["request_id"], state["admission"] = self.request_id, admission
+        hand_over(self._scope, self.request_id, admission)
         try:
             with self._work:
                 await self._application(self._scope, self.receive, self.send)
@@ -219,32 +220,6 @@ class RequestTurn:
     is_held: bool = False  # `octets` are counted in the body budget
     at_work: bool = False  # counted in `in_flight`
     is_over: bool = False
-
-
-def new_request_id() -> str:
-    """Return a random id. It need not be secret, so it saves the system call of a uuid."""
-    return f"{random.getrandbits(128):032x}"
-
-
-def request_id_of(scope: Scope) -> str:
-    """The id that the server gave the request, the same in all logs."""
-    state: dict[str, str] = scope.setdefault("state", {})
-    return state.get("request_id") or state.setdefault("request_id", new_request_id())
-
-
-def admission_of(scope: Scope) -> Admission:
-    """What the request holds of the server's admission control."""
-    admission: Admission = scope.get("state", {}).get("admission", NO_ADMISSION)
-    return admission
-
-
-def headers_of_scope(scope: Scope) -> dict[str, str]:
-    """The headers by lower-case name; repeated ones joined with commas."""
-    headers: dict[str, str] = {}
-    for raw_name, raw_value in scope["headers"]:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1")
-        headers[name] = f"{headers[name]}, {value}" if name in headers else value
-    return headers
 
 
 def contain(error: BaseException, what: str) -> BaseException | None:

@@ -21,7 +21,8 @@ from ..admission.request_bodies import BodyBudget
 from ..signals import drain_signals
 from .connection import HttpConnection
 from .encoder import ErrorBody
-from .exchange import Application, UpgradeHandler
+from .exchange import UpgradeHandler
+from .received_request import Application
 from .shared import HttpServer, Limits
 
 logger = logging.getLogger("mailprobe.http")

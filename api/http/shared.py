@@ -21,9 +21,10 @@ from ..admission.overload import AdmissionQueue, Ticket
 from ..admission.request_bodies import BodyBudget
 from .disconnects import HangUps
 from .encoder import ErrorBody, error_messages, head_of
-from .exchange import Application, RequestTurn, UpgradeHandler, new_request_id
+from .exchange import RequestTurn, UpgradeHandler
 from .listeners import accept, accept_now
 from .parser import Fields, RequestHead
+from .received_request import Application, new_request_id
 
 ACCEPTED_MAX = 128  # in one turn of the event loop: some 10 ms
 UNREAD_CHECK_S = 0.005  # between two checks of unread requests; some ten are served in it

@@ -19,7 +19,7 @@ from mailprobe.storage.records import Caller
 
 from ..admission.connections import LiveConnections
 from ..error_table import body_of, headers_of, row_of
-from ..http.exchange import Scope, headers_of_scope, new_request_id
+from ..http.received_request import Scope, headers_of_scope, new_request_id
 from ..observability.request_context import RequestContext, request_scope, trace_headers
 from ..operations.operation import Call
 from ..operations.verify import LIVE

@@ -16,18 +16,18 @@ import trio
 
 from ..error_table import ApiError, Links, body_of, headers_of
 from ..http.encoder import Message
-from ..http.exchange import (
+from ..http.parser import WHOLE_BODY
+from ..http.received_request import (
     Application,
     Receive,
     Send,
     admission_of,
     headers_of_scope,
+    read_body,
     request_id_of,
 )
-from ..http.parser import WHOLE_BODY
 from ..operations.operation import OperationReply
 from ..refusals import MethodNotAllowed
-from ..rest.decoding import read_body
 from ..service import Service
 from .calls import Posted, ToolServer
 from .jsonrpc import INVALID_REQUEST, SECTION, fault_reply, reasoned

@@ -20,8 +20,8 @@ from msgspec import Raw, Struct
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
 
-from ..admission.held import NO_ADMISSION, Admission
 from ..error_table import ApiError
+from ..http.received_request import NO_ADMISSION, Admission
 from ..operations.operation import Inbound, Operation, OperationReply, ToolRequest
 from ..refusals import (
     InvalidKey,

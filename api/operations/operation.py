@@ -24,7 +24,7 @@ from mailprobe.storage.records import (
     KeyKind,
 )
 
-from ..admission.held import NO_ADMISSION, Admission
+from ..http.received_request import NO_ADMISSION, Admission
 from ..quota.charge import ChargedAnswers, UndecodableRequest
 from ..quota.reservation import Charge
 from ..refusals import (

@@ -35,7 +35,7 @@ import trio
 from mailprobe.engine import Answer, Answers, KnownAnswers, Verdict, known_answers, open_answers
 from mailprobe.storage.records import Caller, Claim, Job, JobOrder, Ledger, Reservation, UsageRow
 
-from ..admission.held import NO_ADMISSION, Admission
+from ..http.received_request import NO_ADMISSION, Admission
 from ..refusals import Overloaded, RateLimited, Refusal, TooManyJobs
 from ..sandbox.addresses import refusal_for
 from ..sandbox.stream import open_sandbox_answers

@@ -23,7 +23,7 @@ from mailprobe.engine.verdict import PASSING, Status
 from mailprobe.storage.list_records import ChunkPart, ListClaim
 from mailprobe.storage.records import Caller, JobOrder, Reservation
 
-from ..admission.held import NO_ADMISSION
+from ..http.received_request import NO_ADMISSION
 from ..refusals import Overloaded, Refusal
 from ..results.chunk_lines import encode_results
 from ..results.marks import mark_of

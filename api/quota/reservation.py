@@ -20,7 +20,7 @@ from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.list_records import ChunkPart
 from mailprobe.storage.records import Caller, FirstAnswer, Ledger, Reservation, UsageRow
 
-from ..admission.held import Admission
+from ..http.received_request import Admission
 from ..refusals import Overloaded, Refusal
 from ..results.lights import LIGHT_COLOURS
 from .background_writes import Write

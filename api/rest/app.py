@@ -33,12 +33,14 @@ from werkzeug.datastructures import Headers
 from werkzeug.routing import MapAdapter
 
 from ..http.encoder import Message
-from ..http.exchange import (
+from ..http.received_request import (
     Receive,
     Scope,
     Send,
     admission_of,
     headers_of_scope,
+    next_part,
+    read_body,
     request_id_of,
 )
 from ..observability.request_context import RequestContext, present, request_scope, trace_headers
@@ -63,7 +65,6 @@ from ..refusals import (
 )
 from ..schema import BODY_OCTETS_MAX, BODY_S_MAX
 from ..service import Service
-from .decoding import next_part, read_body
 from .dispatch import answer, preflight, refuse
 
 log = logging.getLogger("mailprobe.api")
@@ -259,13 +260,10 @@ class ApiBody(TrioBody):
         """Return the next part; empty at the end."""
         octets = b""
         while not octets and not self._is_whole and not self._is_too_large:
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                await trio.sleep_forever()  # the request is being cancelled
-            octets = message.get("body", b"")
+            octets, has_more = await next_part(self.receive)
             self._octets += len(octets)
             self._is_too_large = self._octets > self._octets_max
-            self._is_whole = not message.get("more_body", False)
+            self._is_whole = not has_more
         if self._is_too_large:
             raise exceptions.RequestEntityTooLarge
         return octets

@@ -16,11 +16,8 @@ import msgspec
 import trio
 
 from ..admission.turns import FairTurns
-from ..http.exchange import Receive, Scope
-from ..http.parser import WHOLE_BODY
 from ..operations.operation import JSON
-from ..refusals import InvalidRequest, PayloadTooLarge, Section, SlowBody
-from ..schema import BODY_S_MAX
+from ..refusals import InvalidRequest, Section
 
 THREAD_OCTETS = 64 * 1024  # larger bodies are parsed in a thread: they would delay other requests
 STRINGS_MAX = 10_000  # in a large body: half a million take 20 ms to create
@@ -33,36 +30,6 @@ TOO_MANY_PARTS = "The body has more parts than a request of this service ever ne
 T = TypeVar("T", bound=msgspec.Struct)
 
 _threads = trio.CapacityLimiter(THREADS_MAX)
-
-
-async def read_body(scope: Scope, receive: Receive, arrived_at: float, octets_max: int) -> bytes:
-    """Return the body of an ASGI request that arrived then, on trio's clock.
-
-    Raises PayloadTooLarge, SlowBody.
-    """
-    whole: bytes | None = scope.get("extensions", {}).get(WHOLE_BODY)
-    if whole is not None and len(whole) <= octets_max:
-        return whole
-    octets = bytearray()
-    with trio.move_on_at(arrived_at + BODY_S_MAX):
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                await trio.sleep_forever()  # the request is being cancelled
-            octets += message.get("body", b"")
-            if len(octets) > octets_max:
-                raise PayloadTooLarge(octets_max)
-            if not message.get("more_body", False):
-                return bytes(octets)
-    raise SlowBody(BODY_S_MAX)
-
-
-async def next_part(receive: Receive) -> tuple[bytes, bool]:
-    """Return the next part of an ASGI request's body, and whether more follows."""
-    message = await receive()
-    if message["type"] == "http.disconnect":
-        await trio.sleep_forever()  # the request is being cancelled
-    return message.get("body", b""), message.get("more_body", False)
 
 
 class _ParsePace:

@@ -19,8 +19,9 @@ import trio
 from mailprobe.api.admission.overload import AdmissionQueue
 from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.http.encoder import ErrorBody
-from mailprobe.api.http.exchange import Application, Receive, Scope, Send, UpgradeHandler
+from mailprobe.api.http.exchange import UpgradeHandler
 from mailprobe.api.http.listeners import listeners_on, open_sockets
+from mailprobe.api.http.received_request import Application, Receive, Scope, Send
 from mailprobe.api.http.server import serve_app
 from mailprobe.api.http.shared import Limits
 

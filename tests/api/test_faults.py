@@ -18,9 +18,10 @@ from mailprobe.api.http import connection, parser, server, shared
 from mailprobe.api.http.connection import HttpConnection
 from mailprobe.api.http.disconnects import HangUps
 from mailprobe.api.http.encoder import ResponseEncoder
-from mailprobe.api.http.exchange import Exchange, admission_of
+from mailprobe.api.http.exchange import Exchange
 from mailprobe.api.http.output import Output
 from mailprobe.api.http.parser import FastReader, StrictReader
+from mailprobe.api.http.received_request import admission_of
 from mailprobe.api.http.shared import HttpServer
 from tests.api.raw_http import Serving, connected, echo, error_body, serving
 from tests.engine.fault_places import Place, failing, places_reached

@@ -17,7 +17,7 @@ from mailprobe.storage.store import Store
 from ...alerts.thresholds import TEST
 from ...forms.origins import RATE_DEFAULT, RATE_MAX
 from ...forms.script import script_tag
-from ...http.exchange import admission_of
+from ...http.received_request import admission_of
 from ...keys import PUBLISHABLE, key_hash, kind_of, mint
 from ...keys import shown as shown_key
 from ...operations.keys import (

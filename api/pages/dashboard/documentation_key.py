@@ -11,7 +11,7 @@ from quart import Blueprint, Response, request
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
 
-from ...http.exchange import admission_of
+from ...http.received_request import admission_of
 from ...keys import key_hash
 from ...operations.keys import CreateKeyRequest, ManagementCreateKeyResponse
 from ...refusals import KeyNotFound

@@ -26,7 +26,7 @@ from mailprobe.storage.people.people import Person, Role
 from mailprobe.storage.records import Actor, Caller
 
 from ...error_table import row_of
-from ...http.exchange import admission_of, headers_of_scope, request_id_of
+from ...http.received_request import admission_of, headers_of_scope, request_id_of
 from ...observability.request_context import present
 from ...operations.operation import Call, OperationReply
 from ...operations.table import OPERATIONS

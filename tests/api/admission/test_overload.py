@@ -14,8 +14,8 @@ from mailprobe.api.admission.overload import (
 )
 from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.http.connection import HttpConnection
-from mailprobe.api.http.exchange import admission_of
 from mailprobe.api.http.parser import read_fast
+from mailprobe.api.http.received_request import admission_of
 from mailprobe.api.http.shared import REJECT_WITHIN_S, UNREAD_S_MAX, HttpServer, Limits
 from tests.api.raw_http import hello, read_body, respond, serving
 

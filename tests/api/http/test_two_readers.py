@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from mailprobe.api.admission.overload import AdmissionQueue
 from mailprobe.api.admission.request_bodies import BodyBudget
-from mailprobe.api.http.exchange import Receive, Scope, Send
 from mailprobe.api.http.parser import (
     WHOLE_BODY,
     FastReader,
@@ -32,6 +31,7 @@ from mailprobe.api.http.parser import (
     RequestReader,
     StrictReader,
 )
+from mailprobe.api.http.received_request import Receive, Scope, Send
 from tests.api.http.requests import CHUNKED, GET, post
 from tests.api.http.test_parser import ASKED, DOUBTFUL
 from tests.api.http.test_strict_h11 import SMUGGLED, SOUND

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from mailprobe.api.admission.request_bodies import BodyBudget
-from mailprobe.api.http.exchange import admission_of
+from mailprobe.api.http.received_request import admission_of
 from tests.api.http.requests import CHUNKED, post
 from tests.api.raw_http import read_body, respond, serving
 

@@ -22,7 +22,7 @@ from mailprobe.storage.people.links import LINKS_KEPT, NewLink
 from mailprobe.storage.people.people import Person
 
 from ....forms.visitors import network_of
-from ....http.exchange import admission_of
+from ....http.received_request import admission_of
 from ....keys import key_hash
 from ....refusals import Refusal
 from ....service import OpenIdFailed, OpenIdService

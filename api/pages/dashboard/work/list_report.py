@@ -13,7 +13,7 @@ from werkzeug.exceptions import NotFound
 from mailprobe.storage.list_jobs.shared_reports import TooManyReports
 from mailprobe.storage.list_records import NO_WAITS
 
-from ....http.exchange import admission_of
+from ....http.received_request import admission_of
 from ....lists.table import read_marks
 from ....operations.list_jobs import ListResponse, response_of, summary_of
 from ..frame import HOME, LISTS_PAGE, Frame, away, form_fields
