@@ -47,7 +47,7 @@ FIGURES_MAX = {
 REQUESTS_MAX = {
     "files of a streamed address": 71,
     "functions of a streamed address": 379,
-    "files of a page of keys": 29,
+    "files of a page of keys": 28,
     "calls of a page of keys": 198,
 }
 

@@ -18,8 +18,8 @@ from ...refusals import KeyNotFound
 from .. import documents
 from ..examples import SignedInReader
 from .frame import HOME, Frame, away, caller, form_fields
+from .keys_page import KeyCookie, ShownKeys
 from .roles import may
-from .shown_keys import KeyCookie, ShownKeys
 from .sign_ins import COOKIE, SIGN_IN_S
 
 KEY_FORM = f"{HOME}/documentation-key"

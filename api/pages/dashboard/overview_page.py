@@ -12,9 +12,9 @@ from ...operations.usage import USAGE_DAYS
 from ...quota.plans import eur_up
 from ...results.advice import ANSWERS_BY_COLOUR
 from ..icons import KINDS, ChartDay, stacked_days
-from .account_pages import euros_of
 from .frame import HOME, Frame, caller, is_operator
 from .health import trouble_of, was_tested
+from .limits_page import euros_of
 from .start_page import steps_of
 from .work.work_pages import shown_lists
 

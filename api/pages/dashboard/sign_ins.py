@@ -46,6 +46,7 @@ INVITATIONS_S = 24 * 3600.0  # in it, TRIES_EACH invitations to one address
 TRIES_ALL = 60
 TRIES_S = 60.0
 CLIENTS_MAX = 10_000  # remembered
+SIGNER = {"digest_method": sha256, "key_derivation": "hmac"}  # of all cookies and tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +234,6 @@ class SignIns:
         except BadSignature:
             return False
         return not await self._store.accounts()
-
-
-SIGNER = {"digest_method": sha256, "key_derivation": "hmac"}
 
 
 class SignInLimit:

@@ -1,18 +1,25 @@
-"""The first keys, and the first three steps with them, which tick themselves off."""
+"""The first account with its first keys, and the first three steps with them, which tick themselves off."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 from quart import Blueprint, Response, request
 from werkzeug.exceptions import NotFound
 
-from mailprobe.storage.records import Caller, Key
+from mailprobe.engine.address import NotAnAddress, parse
+from mailprobe.storage.accounts import NewKey
+from mailprobe.storage.records import Actor, Caller, Key, SoldTier, Tier
+from mailprobe.storage.store import Store
 
+from ...http.received_request import admission_of
+from ...keys import key_hash, kind_of, mint, shown
 from ...operations.keys import CreateKeyRequest, ManagementCreateKeyResponse
 from ...operations.list_jobs import ListResponse, ListsResponse
 from ...refusals import KeyNotFound
 from ...sandbox.addresses import DOMAIN
-from .frame import HEADERS, HOME, LISTS_PAGE, Frame, away, caller
-from .shown_keys import KeyCookie, ShownKeys
+from .frame import HOME, LISTS_PAGE, Frame, away, caller, form_fields
+from .keys_page import KeyCookie, ShownKeys, env_file
+from .sign_ins import NO_ADDRESS
 from .try_page import curl_of
 
 START = f"{HOME}/start"
@@ -23,6 +30,7 @@ SAMPLE_NAMES = (
     *("deliverable", "free", "role", "typo", "catch_all", "greylisted"),
     *("full", "undeliverable", "disposable", "no_mx"),
 )
+SOLD_TIERS: tuple[SoldTier, ...] = get_args(SoldTier)[::-1]  # the largest first
 ROWS_SEEN = 20  # of the log of usage: refused requests may stand before the first good one
 
 
@@ -39,15 +47,72 @@ class Steps:
         return self.verify + self.sample + self.assistant
 
 
-def key_cookie(frame: Frame) -> KeyCookie:
-    """The cookie of the keys that the page shows."""
-    return KeyCookie(frame.service.store, START, frame.is_https)
-
-
 def register(pages: Blueprint, frame: Frame) -> None:
     """Add the routes."""
-    cookie = key_cookie(frame)
+    cookie = KeyCookie(frame.service.store, START, frame.is_https)
+    _register_welcome(pages, frame, cookie)
+    _register_steps(pages, frame, cookie)
 
+
+def _register_welcome(pages: Blueprint, frame: Frame, cookie: KeyCookie) -> None:
+    """The first account, made by the link that the first start prints."""
+    store = frame.service.store
+    # Where plans are sold, only the operator's command makes an account that pays nothing.
+    takes_own = frame.service.payments is None
+
+    @pages.get(f"{HOME}/welcome")
+    async def welcome() -> Response:
+        token = request.args.get("token", "")
+        if not await frame.sign_ins.is_welcome(token):
+            return await not_welcome()
+        return await frame.page(
+            "welcome.html", "Welcome", token=token, tiers=SOLD_TIERS, takes_own=takes_own, own=True
+        )
+
+    @pages.post(f"{HOME}/welcome")
+    async def begin() -> Response:
+        admission_of(request.scope).admitted()
+        form = await form_fields()
+        token, email = form.get("token", ""), form.get("email", "").strip()
+        if not (frame.is_same_site() and await frame.sign_ins.is_welcome(token)):
+            return await not_welcome()
+        own = takes_own and form.get("own") == "on"
+        tier = next((each for each in SOLD_TIERS if each == form.get("tier", "free")), None)
+        if tier is None:
+            return await frame.error(400, "There is no such plan.", "Choose one of the form.")
+        try:
+            parse(email)
+        except NotAnAddress:
+            return await frame.page(
+                "welcome.html", "Welcome", 400, token=token, email=email, tier=tier, tiers=SOLD_TIERS,
+                takes_own=takes_own, own=own, error=NO_ADDRESS,
+            )  # fmt: skip
+        made = await _first_account(store, email, "own" if own else tier, frame.actor())
+        if made is None:
+            return await not_welcome()
+        known = await store.caller(key_hash(made.provisioning_key))
+        assert known is not None
+        return await frame.begin(known, cookie.put(away(START), known, made))
+
+    async def not_welcome() -> Response:
+        return await frame.error(
+            404,
+            "This link is not good any more: it makes the first account, once.",
+            "Sign in with a provisioning key.",
+        )
+
+
+async def _first_account(store: Store, email: str, tier: Tier, by: Actor) -> ShownKeys | None:
+    """Create the first account with a key of each kind; None if there is one."""
+    key, provisioning_key = mint("sk_live_"), mint("sk_mgmt_")
+    keys = [NewKey(kind_of(raw), key_hash(raw), shown(raw)) for raw in (key, provisioning_key)]
+    made = await store.create_first_account(email, tier, keys, by=by)
+    if made is None:
+        return None
+    return ShownKeys(key, provisioning_key)
+
+
+def _register_steps(pages: Blueprint, frame: Frame, cookie: KeyCookie) -> None:
     @pages.get(START)
     @frame.signed_in
     async def start() -> Response:
@@ -148,20 +213,3 @@ def assistant_line(tools_url: str, key: str) -> str:
         f"claude mcp add --transport http mailprobe {tools_url}/mcp"
         f' --header "Authorization: Bearer {key}"'
     )
-
-
-def env_file(base_url: str, keys: ShownKeys) -> Response:
-    """A download of the keys for programs."""
-    headers = {**HEADERS, "Content-Disposition": 'attachment; filename="mailprobe.env"'}
-    return Response(env_of(base_url, keys), headers=headers, content_type="text/plain")
-
-
-def env_of(base_url: str, keys: ShownKeys) -> str:
-    """The keys for programs, as a file of environment variables."""
-    lines = [f"MAILPROBE_SERVER={base_url}", f"MAILPROBE_KEY={keys.key}"]
-    if keys.provisioning_key:
-        lines += [
-            "# It opens the dashboard and manages the account; programs that verify need it not.",
-            f"MAILPROBE_PROVISIONING_KEY={keys.provisioning_key}",
-        ]
-    return "\n".join([*lines, ""])

@@ -7,9 +7,10 @@ from ...admission.connections import LiveConnections
 from ...refusals import PayloadTooLarge
 from ..icons import bar, icon, mark, per_cent, postmark
 from . import (
-    account_pages,
     audit_page,
     documentation_key,
+    keys_page,
+    limits_page,
     overview_page,
     start_page,
     try_page,
@@ -41,7 +42,8 @@ def dashboard_blueprint(frame: Frame, connections: LiveConnections) -> Blueprint
         pages.add_app_template_global(drawn)
     sign_in_pages.register(pages, frame)
     people_page.register(pages, frame)
-    account_pages.register(pages, frame)
+    keys_page.register(pages, frame)
+    limits_page.register(pages, frame)
     audit_page.register(pages, frame)
     overview_page.register(pages, frame)
     documentation_key.register(pages, frame)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mailprobe.api.keys import key_hash
-from mailprobe.api.pages.dashboard.account_pages import caps_of
+from mailprobe.api.pages.dashboard.limits_page import caps_of
 from tests.api.pages.test_dashboard import signed_in
 from tests.api.service_fixture import open_shop
 

@@ -14,7 +14,7 @@ import trio
 from mailprobe.api.keys import key_hash
 from mailprobe.api.observability import request_context
 from mailprobe.api.pages.dashboard.assets import assets
-from mailprobe.api.pages.dashboard.shown_keys import COOKIE as KEYS_COOKIE
+from mailprobe.api.pages.dashboard.keys_page import COOKIE as KEYS_COOKIE
 from mailprobe.api.pages.dashboard.sign_ins import (
     BROWSER_COOKIE,
     COOKIE,

@@ -7,7 +7,7 @@ import pytest
 
 from mailprobe.api.forms.script import script_name, script_text
 from mailprobe.api.keys import key_hash, well_formed
-from mailprobe.api.pages.dashboard.form_keys import FORM_KEYS_A_MINUTE
+from mailprobe.api.pages.dashboard.keys_page import FORM_KEYS_A_MINUTE
 from tests.api.pages.test_dashboard import signed_in
 from tests.api.service_fixture import RunningService, open_shop
 

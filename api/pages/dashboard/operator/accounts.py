@@ -17,9 +17,9 @@ from ....operations.keys import CreateKeyRequest
 from ....operations.usage import USAGE_DAYS
 from ....rest.accounts import account_of_email, make_account, make_key
 from ..frame import NOTHING_TYPED, Frame, away, caller, form_fields
+from ..keys_page import NO_KEYS, KeyCookie, ShownKeys
 from ..overview_page import results_by_day
 from ..roles import ACCOUNTS
-from ..shown_keys import NO_KEYS, KeyCookie, ShownKeys
 from ..sign_ins import NO_ADDRESS
 
 PAGE_ACCOUNTS = 50

@@ -36,8 +36,8 @@ from ..frame import (
     caller,
     form_fields,
 )
+from ..keys_page import NO_KEYS, KeyCookie
 from ..roles import ACCOUNTS
-from ..shown_keys import NO_KEYS, KeyCookie
 from ..sign_ins import ATTEMPT_S, BROWSER_COOKIE, NO_ADDRESS, KnownBrowser, SignIn
 from ..start_page import START
 
