@@ -31,7 +31,7 @@ from .quota.bounced import BouncedAddresses
 from .quota.capacity import LISTED, Capacity
 from .quota.list_limits import LIST_LIMITS, ListLimits
 from .quota.pauses import FleetPauses
-from .quota.plans import PLANS, Plans, PricingPlan
+from .quota.plans import PLANS, Plans
 from .quota.self_protection import SelfProtection
 from .quota.service import QuotaService, Watch, not_observed
 from .store_health import StoreCheck
@@ -212,9 +212,6 @@ class Service:
         if forwarded_for and not is_in(peer, self.trusted_proxies):
             self.visitors.warn_of_proxy(peer)
         return visitor_address(peer, forwarded_for, self.trusted_proxies)
-
-    def plan(self, caller: Caller) -> PricingPlan:
-        return self.plans[caller.account.tier]
 
     def load(self) -> Load:
         """What this process has under way."""

@@ -180,7 +180,7 @@ class LiveConnection:
                 raise ListNotFound
             waits = (await waits_of(self._service, [found])).get(found.id, NO_WAITS)
             if (found, waits) != sent:
-                limit = self._service.plan(caller).rate_limit_per_min
+                limit = self._service.plans[caller.account.tier].rate_limit_per_min
                 now = self._service.now()
                 await self._send([typed_line("list", response_of(found, waits, now, limit))])
                 sent = found, waits

@@ -64,10 +64,6 @@ class RequestContext:
     def trace_id(self) -> str:
         return self.trace.partition("-")[0]
 
-    def routed(self, route: str) -> None:
-        """Its path matched this template, or none."""
-        self.route = route
-
     def count_lines(self, count: int) -> None:
         """So many lines of a stream are sent; 0 at its beginning."""
         self.lines = (self.lines or 0) + count

@@ -58,7 +58,8 @@ class ManagementAccountResponse(Struct, frozen=True):
 
 async def get_account(service: Service, call: Call) -> OperationReply:
     """The account, its subscription and its limits."""
-    account, plan = call.caller.account, service.plan(call.caller)
+    account = call.caller.account
+    plan = service.plans[account.tier]
     ledger = await service.store.ledger(call.caller)
     return reply(
         200,
@@ -66,7 +67,7 @@ async def get_account(service: Service, call: Call) -> OperationReply:
             account_id=UUID(account.id),
             tier=sold_tier(plan.tier),
             limits=AccountLimits(plan.monthly_calls, plan.rate_limit_per_min, plan.max_keys),
-            usage_this_month=used_this_month(service, call.caller, ledger),
+            usage_this_month=used_this_month(plan, ledger),
             subscription_status=account.subscription_status,
             current_period_end=account.current_period_end,
             cancel_at_period_end=account.cancel_at_period_end,

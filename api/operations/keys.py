@@ -96,9 +96,8 @@ class ManagementProvisioningKeyResponse(Struct, frozen=True):
 
 async def list_api_keys(service: Service, call: Call) -> OperationReply:
     """The active live and test keys, oldest first."""
-    active = [
-        key for key in await service.store.keys(call.caller.account.id) if key.kind in VERIFYING
-    ]
+    account = call.caller.account
+    active = [key for key in await service.store.keys(account.id) if key.kind in VERIFYING]
     listed = [
         ManagementKey(
             UUID(key.id), key.prefix, key.created_at, key.label,
@@ -107,13 +106,16 @@ async def list_api_keys(service: Service, call: Call) -> OperationReply:
         for key in active
     ]  # fmt: skip
     live = sum(not key.is_test for key in active)
-    return reply(200, ManagementKeysListResponse(listed, live, service.plan(call.caller).max_keys))
+    return reply(
+        200, ManagementKeysListResponse(listed, live, service.plans[account.tier].max_keys)
+    )
 
 
 async def create_api_key(service: Service, call: Call) -> OperationReply:
     """A new live or test key, shown this once."""
     body: CreateKeyRequest = call.body or CreateKeyRequest()
-    keys_max = service.plan(call.caller).max_keys
+    account = call.caller.account
+    keys_max = service.plans[account.tier].max_keys
     if body.test and not service.takes_test_keys:
         raise InvalidRequest(
             "This service is in production, so the field test must be false.",
@@ -130,7 +132,7 @@ async def create_api_key(service: Service, call: Call) -> OperationReply:
 
     try:
         key = await service.store.create_key(
-            call.caller.account.id,
+            account.id,
             kind_of(raw),
             body.label,
             sha256=key_hash(raw),

@@ -202,7 +202,7 @@ async def _shown(service: Service, call: Call, found: StoredList) -> OperationRe
 
 def units_a_minute(service: Service, call: Call) -> int:
     """The units that the account may take in a minute."""
-    return service.plan(call.caller).rate_limit_per_min
+    return service.plans[call.caller.account.tier].rate_limit_per_min
 
 
 async def get_list_summary(service: Service, call: Call) -> OperationReply:

@@ -149,7 +149,7 @@ async def _store_list(
     service: Service, call: Call, order: ListOrder, opened: OpenReader, starts: bool
 ) -> OperationReply:
     """Store the rows, then let the list run; what fails leaves nothing. Raises Refusal."""
-    store, mib_max = service.store, service.plan(call.caller).lists_mib
+    store, mib_max = service.store, service.plans[call.caller.account.tier].lists_mib
     state: ListState = "running" if starts else "paused"
     await _create(service, call, order)
     try:

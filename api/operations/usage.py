@@ -5,10 +5,10 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from mailprobe.storage.records import Caller, Ledger, SoldTier
+from mailprobe.storage.records import Ledger, SoldTier
 from mailprobe.storage.usage import month_bounds
 
-from ..quota.plans import eur_up, sold_tier
+from ..quota.plans import PricingPlan, eur_up, sold_tier
 from ..schema import Instant, says
 from ..service import Service
 from .examples import MONTH, NEXT_MONTH
@@ -69,9 +69,9 @@ async def get_usage(service: Service, call: Call) -> OperationReply:
 
 async def get_usage_summary(service: Service, call: Call) -> OperationReply:
     """This month: used, included, left, beyond, and what that costs."""
-    plan = service.plan(call.caller)
+    plan = service.plans[call.caller.account.tier]
     ledger = await service.store.ledger(call.caller)
-    used = used_this_month(service, call.caller, ledger)
+    used = used_this_month(plan, ledger)
     start, end = month_bounds(ledger.asked_at)
     return reply(
         200,
@@ -87,10 +87,9 @@ async def get_usage_summary(service: Service, call: Call) -> OperationReply:
     )
 
 
-def used_this_month(service: Service, caller: Caller, ledger: Ledger) -> int:
+def used_this_month(plan: PricingPlan, ledger: Ledger) -> int:
     """This month's units on the free tier, billable verifications on the paid tiers."""
-    free = service.plan(caller).monthly_quota is not None
-    return ledger.month_units if free else ledger.month_billable
+    return ledger.month_billable if plan.monthly_quota is None else ledger.month_units
 
 
 SUMMARY = Operation(

@@ -361,7 +361,7 @@ class RequestConnection(TrioASGIHTTPConnection):
             try:
                 response = await self.app.handle_request(incoming)
             finally:
-                record.routed(incoming.url_rule.rule if incoming.url_rule else "")
+                record.route = incoming.url_rule.rule if incoming.url_rule else ""
             await _send(response, record, send)
             record.cut = False
 

@@ -293,7 +293,7 @@ class Frame:
         A page that says what is wrong reads nothing: what failed would fail again.
         """
         sign_in: SignIn | None = g.get("sign_in")
-        if sign_in is None or is_part() or self.service.plan(sign_in.caller).tier == "own":
+        if sign_in is None or is_part() or sign_in.caller.account.tier == "own":
             return None
         return await self.month() if status < 400 else g.get("use_of_month")
 

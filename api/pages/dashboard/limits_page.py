@@ -75,7 +75,7 @@ async def _shown_caps(
 ) -> Response:
     return await frame.page(
         "caps.html", "Limits", status, typed=typed, alerts=alerts,
-        plan=frame.service.plan(caller()), has_relay=frame.sends_mail,
+        plan=frame.service.plans[caller().account.tier], has_relay=frame.sends_mail,
         **await _test_values(frame), **{"errors": {}, **more},
     )  # fmt: skip
 

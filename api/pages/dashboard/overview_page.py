@@ -72,7 +72,8 @@ def register(pages: Blueprint, frame: Frame) -> None:
         return await frame.page("now.html", "Now", **await _now())
 
     async def _month() -> dict[str, object]:
-        account, plan = caller().account, frame.service.plan(caller())
+        account = caller().account
+        plan = frame.service.plans[account.tier]
         usage = await frame.month()
         start, end, used = usage.period.start, usage.period.end, usage.calls_used
         passed_s = max(1.0, (frame.service.now() - start).total_seconds())

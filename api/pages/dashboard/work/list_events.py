@@ -167,7 +167,7 @@ def register(pages: Blueprint, frame: Frame, connections: LiveConnections) -> No
         """How far the list is, as long as the page shows it."""
         found, _ = await list_and_stored(frame, id)
         account, cookie = caller().account, request.cookies.get(frame.cookie)
-        per_minute = frame.service.plan(caller()).rate_limit_per_min
+        per_minute = frame.service.plans[caller().account.tier].rate_limit_per_min
         render = current_app.jinja_env.get_template("dashboard/list_progress.html").render_async
 
         async def is_signed_in() -> bool:

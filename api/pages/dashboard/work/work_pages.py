@@ -75,7 +75,7 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
         patience_s = frame.service.list_limits.patience_s
         return await frame.page(
             "lists.html", "Lists", lists=await shown_lists(frame, found.lists), text=text,
-            patience=rough_duration(patience_s) if patience_s else "not at all", plan=frame.service.plan(caller()),
+            patience=rough_duration(patience_s) if patience_s else "not at all", plan=frame.service.plans[caller().account.tier],
             encodings=ENCODINGS, listed_max=LISTED_MAX,
         )  # fmt: skip
 
@@ -200,7 +200,7 @@ async def list_values(frame: Frame, found: ListResponse, stored: StoredList) -> 
 
 async def cost_values(frame: Frame, found: ListResponse) -> dict[str, object]:
     """What the list costs at most, beyond what the plan includes."""
-    plan = frame.service.plan(caller())
+    plan = frame.service.plans[caller().account.tier]
     usage = await frame.month()
     used, more = usage.calls_used, found.addresses
     cost = plan.overage_micros(used + more) - plan.overage_micros(used)
