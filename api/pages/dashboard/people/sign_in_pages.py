@@ -61,6 +61,7 @@ ACCOUNTS_SHOWN = 20  # to choose from
 def register(pages: Blueprint, frame: Frame) -> None:
     """Add the routes."""
     _register_key(pages, frame)
+    _register_link_requests(pages, frame)
     _register_links(pages, frame)
     _register_openid(pages, frame)
     _register_accounts(pages, frame)
@@ -175,9 +176,8 @@ def _register_key(pages: Blueprint, frame: Frame) -> None:
         return response
 
 
-def _register_links(pages: Blueprint, frame: Frame) -> None:
-    store = frame.service.store
-    asked_cookie, link_cookie = frame.host_cookie(ASKED_COOKIE), frame.host_cookie(LINK_COOKIE)
+def _register_link_requests(pages: Blueprint, frame: Frame) -> None:
+    asked_cookie = frame.host_cookie(ASKED_COOKIE)
 
     @pages.post(MAIL)
     async def send_link() -> Response:
@@ -195,7 +195,7 @@ def _register_links(pages: Blueprint, frame: Frame) -> None:
         browser, token = request.cookies.get(asked_cookie) or new_token(), new_token()
         client, known = network_of(frame.visitor()), known_browser(frame).key
         link = NewLink(token_hash(token), email, token_hash(browser), client, page, known)
-        asked = await store.request_link(link)
+        asked = await frame.service.store.request_link(link)
         if asked.to is not None:
             mails.send_link(asked.to, token, asked.until)
         response = await frame.page(
@@ -204,6 +204,11 @@ def _register_links(pages: Blueprint, frame: Frame) -> None:
         )  # fmt: skip
         frame.set_cookie(response, asked_cookie, browser, LINK_S, "/")
         return response
+
+
+def _register_links(pages: Blueprint, frame: Frame) -> None:
+    store = frame.service.store
+    asked_cookie, link_cookie = frame.host_cookie(ASKED_COOKIE), frame.host_cookie(LINK_COOKIE)
 
     @pages.get(LINK)
     async def link() -> Response:
