@@ -23,6 +23,8 @@ from .shell.options import bounces_option, no_smtp_option, service_options
 if TYPE_CHECKING:
     from mailprobe.engine.settings import EngineSettings
 
+    from ..listfile.selection import Selection
+    from .cleaning.outputs import Order
     from .cleaning.passes import Recheck
     from .output.summary import Summary
     from .remote.source import Way
@@ -169,34 +171,35 @@ def clean(
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
         from ..listfile import ReadOptions, known_encoding
-        from ..listfile.selection import Selection
-        from ..results.lights import lights_of
         from .cleaning.outputs import Order
-        from .cleaning.run import clean_list
-        from .output.advice import failure_of
-        from .output.progress import show_progress
-        from .output.report import print_summary
 
         open_source, is_local = _source(
             server, key, live=live, asks_hosts=not no_smtp, bounces=bounces
         )
-    fields = _fields(columns, is_short=short)
-    reading["column"] = reading["column"] or None
-    if reading["encoding"]:
-        reading["encoding"] = known_encoding(reading["encoding"])
-    source, target = _files(input_, output)
-    if split and only is not None:
-        raise Misuse("--split writes every row, and --only some; give one of them")
-    if split and target is None:
-        raise Misuse("--split writes three files; name them with -o, such as -o list.csv")
-    lights = None if only is None else lights_of(only, "--only")
+        fields = _fields(columns, is_short=short)
+        reading["column"] = reading["column"] or None
+        if reading["encoding"]:
+            reading["encoding"] = known_encoding(reading["encoding"])
+        source, target = _files(input_, output)
+        if split:
+            _check_split(only, target)
+        order = Order(
+            source, target, ReadOptions(**reading), resume, _schedule(recheck, recheck_after, patience, is_patient=not strict_clocks),
+            _selection(only, dedupe=dedupe), split, suggest, force,
+            None if report is None else Path(os.path.realpath(report)),
+            fields, short, each, formulas,
+        )  # fmt: skip
     raise_open_files()
-    order = Order(
-        source, target, ReadOptions(**reading), resume, _schedule(recheck, recheck_after, patience, is_patient=not strict_clocks),
-        Selection(lights, dedupe=dedupe), split, suggest, force,
-        None if report is None else Path(os.path.realpath(report)),
-        fields, short, each, formulas,
-    )  # fmt: skip
+    _run(order, open_source, is_local=is_local)
+
+
+def _run(order: "Order", open_source: "OpenSource", *, is_local: bool) -> None:
+    """Clean the list. Raises CommandError if its results say that something here does not work."""
+    with ending_at_once():
+        from .cleaning.run import clean_list
+        from .output.advice import failure_of
+        from .output.progress import show_progress
+        from .output.report import print_summary
 
     def show_summary(summary: "Summary") -> None:
         with suppress(OSError):  # the list is cleaned even if standard error is closed
@@ -227,6 +230,23 @@ def _fields(columns: str | None, *, is_short: bool) -> tuple[str, ...] | None:
     if not all(name in CHOICES for name in fields):
         raise Misuse(f"--columns takes {', '.join(CHOICES)}, with a comma between them")
     return fields
+
+
+def _check_split(only: str | None, target: Path | None) -> None:
+    """Raise Misuse if --split does not go together with the other options."""
+    if only is not None:
+        raise Misuse("--split writes every row, and --only some; give one of them")
+    if target is None:
+        raise Misuse("--split writes three files; name them with -o, such as -o list.csv")
+
+
+def _selection(only: str | None, *, dedupe: bool) -> "Selection":
+    """The rows that are written. Raises Misuse."""
+    from ..listfile.selection import Selection
+    from ..results.lights import lights_of
+
+    lights = None if only is None else lights_of(only, "--only")
+    return Selection(lights, dedupe=dedupe)
 
 
 def _files(input_: str, output: str | None) -> tuple[Path | None, Path | None]:
