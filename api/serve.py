@@ -85,7 +85,15 @@ from .quota.self_probe import PROVIDERS, is_greeted
 from .quota.self_protection import SelfProtection
 from .quota.shared_cache import StoredSharedCache, exchanging
 from .rest.app import ApiApp, create_api
-from .service import Build, Deployment, Payments, Service, new_service
+from .service import (
+    Build,
+    Deployment,
+    OpenIdService,
+    Payments,
+    Service,
+    SignInMailService,
+    new_service,
+)
 from .setting_values import Bind
 from .settings import Settings
 from .sign_in.check import examine_sign_in
@@ -218,10 +226,7 @@ async def open_service(
             size=StoreSize(settings.database_readers, settings.database_writers),
         ) as opened,
         _open_payments_and_alerts(settings, opened, plans, links, rng) as (payments, alerts),
-        open_sign_in_mails(
-            links, now=utc_now, url=settings.alert_smtp_url, sender=settings.alert_from
-        ) as sign_in_mails,
-        open_openid(openid_settings(settings), links.dashboard_url, utc_now) as openid,
+        _open_sign_in(settings, links) as (sign_in_mails, openid),
         open_background_writes() as background_writes,
         nullcontext(metrics.timed(opened) if metrics else opened) as store,
         _open_engine(settings, store, metrics, deployment, reputation.observer) as (
@@ -235,37 +240,60 @@ async def open_service(
         ) as webhook_sender,
     ):
         await opened.check()
+        service = new_service(
+            store=store,
+            engine=engine,
+            background_writes=background_writes,
+            links=links,
+            plans=plans,
+            payments=payments,
+            reports_usage=settings.stripe_key is not None,
+            watch=alerts.watch,
+            request_log=metrics or request_context.NO_REQUEST_LOG,
+            takes_test_keys=not settings.production,
+            operators=None if settings.operators is None else frozenset(settings.operators),
+            form_proof_bits=settings.form_proof_bits,
+            protection=SelfProtection(load_operators(), refuses=settings.refuses_when_blind),
+            pauses=FleetPauses(socket.gethostname()),
+        )
         service = replace(
-            new_service(
-                store=store,
-                engine=engine,
-                background_writes=background_writes,
-                links=links,
-                plans=plans,
-                payments=payments,
-                reports_usage=settings.stripe_key is not None,
-                watch=alerts.watch,
-                request_log=metrics or request_context.NO_REQUEST_LOG,
-                takes_test_keys=not settings.production,
-                operators=None if settings.operators is None else frozenset(settings.operators),
-                form_proof_bits=settings.form_proof_bits,
-                protection=SelfProtection(load_operators(), refuses=settings.refuses_when_blind),
-                pauses=FleetPauses(socket.gethostname()),
-            ),
+            await _as_set(service, settings),
             alerts=alerts,
             sign_in_mails=sign_in_mails,
             openid=openid,
-            build=await _build(settings),
-            list_limits=list_limits_of(settings),
             reputation=reputation,
-            about_probes=settings.about_probes,
-            trusted_proxies=settings.trusted_proxies,
-            tools_url=tools_url_of(settings),
             deployment=deployment,
             egress_control=control,
         )
         async with _running(service, settings, webhook_sender, rng) as running:
             yield running
+
+
+async def _as_set(service: Service, settings: Settings) -> Service:
+    """The service with what the settings say of itself, its limits and its surroundings."""
+    found = await trio.to_thread.run_sync(commit)
+    return replace(
+        service,
+        build=Build(version(), found, newest_schema(settings.database)),
+        list_limits=list_limits_of(settings),
+        about_probes=settings.about_probes,
+        trusted_proxies=settings.trusted_proxies,
+        tools_url=tools_url_of(settings),
+    )
+
+
+@asynccontextmanager
+async def _open_sign_in(
+    settings: Settings, links: Links
+) -> AsyncIterator[tuple[SignInMailService | None, OpenIdService | None]]:
+    """The ways to sign in without a key: mails with links, and an OpenID provider."""
+    async with (
+        open_sign_in_mails(
+            links, now=utc_now, url=settings.alert_smtp_url, sender=settings.alert_from
+        ) as mails,
+        open_openid(openid_settings(settings), links.dashboard_url, utc_now) as openid,
+    ):
+        yield mails, openid
 
 
 @asynccontextmanager
@@ -347,11 +375,6 @@ async def _running(
         ),
     ):
         yield replace(service, jobs=jobs, lists=lists)
-
-
-async def _build(settings: Settings) -> Build:
-    found = await trio.to_thread.run_sync(commit)
-    return Build(version(), found, newest_schema(settings.database))
 
 
 @asynccontextmanager

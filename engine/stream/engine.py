@@ -81,6 +81,17 @@ def deciding_rules() -> tuple[str, ...]:
     return (*OWN_RULES, *(rule.reading.rule for rule in standard_rules().rules))
 
 
+def _dialer(settings: EngineSettings, egress: Egress) -> Dial:
+    """The network of an egress, by its proxy or its own address if it has one."""
+    proxies = settings.proxies if egress.source is None else ()
+    return Dialer(
+        proxies if egress.proxy is None else (egress.proxy,),
+        source=egress.source,
+        is_egress=not settings.egresses.is_default,
+        allow_private=settings.allow_private,
+    )
+
+
 @asynccontextmanager
 async def open_engine(
     settings: EngineSettings,
@@ -114,15 +125,6 @@ async def open_engine(
     lists = lists_of(own.folder).with_own(own) if own.folder else lists_of(None)
     rules = standard_rules()
 
-    def dial_of(egress: Egress) -> Dial:
-        proxies = settings.proxies if egress.source is None else ()
-        return dial or Dialer(
-            proxies if egress.proxy is None else (egress.proxy,),
-            source=egress.source,
-            is_egress=not settings.egresses.is_default,
-            allow_private=settings.allow_private,
-        )
-
     try:
         async with (
             open_routes(
@@ -131,7 +133,7 @@ async def open_engine(
             open_probing(
                 settings,
                 routes=routes,
-                dial_by=dial_by or dial_of,
+                dial_by=dial_by or (lambda egress: dial or _dialer(settings, egress)),
                 rules=rules,
                 operators=_operators(),
                 control=egress_control or LocalEgressControl(settings.egresses, time.time),
