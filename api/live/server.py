@@ -95,7 +95,7 @@ class LiveServer:
         query = parse_qs(scope["query_string"].decode("latin-1"))
         try:
             record.caller = await identify()
-            asked = Call(None, query)
+            asked = Call(record.request_id, query=query)
             explain, advises = asked.asks("evidence", "live"), asked.asks("advice", "live")
             self._connections.check_room(record.caller.account.id)
         except Refusal as refusal:

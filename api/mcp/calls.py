@@ -22,7 +22,8 @@ from mailprobe.storage.records import Caller
 
 from ..error_table import ApiError
 from ..http.received_request import NO_ADMISSION, Admission
-from ..operations.operation import Inbound, Operation, OperationReply, ToolRequest
+from ..observability.request_context import request_scope
+from ..operations.operation import Call, Operation, OperationReply, ToolRequest
 from ..refusals import (
     InvalidKey,
     MissingKey,
@@ -94,7 +95,7 @@ T = TypeVar("T", bound=Struct)
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """A POST request. Header names are in lower case; `read` is that of Inbound.
+    """A POST request. Header names are in lower case; `read` is that of Call.
 
     `octets` is the body if it arrived with the head, or once it was read.
     """
@@ -104,7 +105,7 @@ class Posted:
     read: Callable[[int], Awaitable[bytes]]
     octets: bytes = b""
     admission: Admission = NO_ADMISSION
-    client: str = ""  # as in Inbound
+    client: str = ""  # as in Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,11 +273,13 @@ class ToolServer:
 
         sent = {name: posted.headers[name] for name in PASSED_ON if name in posted.headers}
         headers = {"authorization": authorization, **sent, **request.headers}
-        inbound = Inbound(
+        call = Call(
             posted.request_id, headers, request.query, request.path, read, receive,
             posted.admission, posted.client,
         )  # fmt: skip
-        return await answer(self._service, tool.operation, inbound)
+        trace = (headers.get("traceparent", ""), headers.get("tracestate", ""))
+        with request_scope(self._service.request_log, posted.request_id, sent=trace):
+            return await answer(self._service, tool.operation, call)
 
     async def _decode(self, octets: bytes, kind: type[T], what: str, account_id: str) -> T:
         return await decode(octets, kind, what, INVALID_PARAMS, self._docs_url, account_id)

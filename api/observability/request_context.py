@@ -142,15 +142,11 @@ def request_scope(
     route: str = "",
     sent: TraceHeaders = NO_TRACE,
 ) -> Iterator[RequestContext]:
-    """Open the context of a request and its span; the outermost block with the same id ends them.
+    """Open the context of a request and its span for the duration of the block.
 
     `sent` is what trace_headers() returns. `lingers`: keep the context after the block, for
     what the task logs afterwards. For listeners with a task per request.
     """
-    outer = _present.get()
-    if outer is not None and outer.request_id == request_id:
-        yield outer
-        return
     traceparent, state = sent
     trace = trace_of(traceparent) if traceparent else ""
     span = start_span("request", "server", trace, state=state)

@@ -67,7 +67,7 @@ async def receive_billing_event(service: Service, call: Call) -> OperationReply:
     """A signed event of the billing provider, which updates the account's subscription."""
     if service.payments is None:
         raise NoSuchRoute
-    await service.payments.receive_event(call.body, call.sent.get("stripe-signature", ""))
+    await service.payments.receive_event(call.body, call.headers.get("stripe-signature", ""))
     return OperationReply(204)
 
 

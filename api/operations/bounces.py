@@ -77,7 +77,7 @@ class BounceCounts(Struct, frozen=True):
 async def feed_bounces(service: Service, call: Call) -> OperationReply:
     """Tell which mails came back: an event of a mail service, or a delivery report (RFC 3464)."""
     account = call.caller.account.id
-    content_type = call.sent.get("content-type", "")
+    content_type = call.headers.get("content-type", "")
     source, kinds = await _read(content_type, call.body, account)
     kinds.pop("", None)  # an event that is no bounce may have no address
     gone = [address for address, kind in kinds.items() if kind == "no_mailbox"]

@@ -111,7 +111,7 @@ async def create_list(service: Service, call: Call) -> OperationReply:
     queue = service.lists
     if queue is None or call.receive is None:
         raise malformed("This service runs no background jobs, so it takes no lists.")
-    extension = _extension_of(call.sent.get("content-type", "application/octet-stream"))
+    extension = _extension_of(call.headers.get("content-type", "application/octet-stream"))
     order = _order(call, service.list_limits.patience_s)
     starts = _switch(call, "start", default=True)
     account, limits = call.caller.account, service.list_limits
@@ -225,7 +225,7 @@ def _order(call: Call, patience_s: int) -> ListOrder:
             list_id, name, None, "", rechecks=rechecks, strict_clocks=strict, asks_hosts=smtp,
             patience_s=patience_s,
         )  # fmt: skip
-    secret = call.sent.get("webhook-secret")
+    secret = call.headers.get("webhook-secret")
     if secret is not None and not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_CHARACTERS_MAX:
         raise malformed(
             f"The header Webhook-Secret must have {SECRET_CHARACTERS_MIN} to "

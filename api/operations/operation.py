@@ -1,9 +1,8 @@
 """An operation, its request and its reply, without a web framework.
 
-`Inbound` is a request as a transport submits it: the HTTP application or the tool
-server. `Call` is what a handler receives after every check has passed, and
-`OperationReply` what it returns. An `Operation` has all that is said of it: routes, the
-API description and the tools are made from it.
+A transport, such as the HTTP application or the tool server, makes a `Call`; a handler receives it
+after every check has passed, and returns an `OperationReply`. An `Operation` has all that is
+said of it: routes, the API description and the tools are made from it.
 """
 
 import re
@@ -58,44 +57,35 @@ XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 UUID_TEXT = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Inbound:
-    """A request whose route is known and whose body is not read yet.
-
-    `headers` has lower-case names. `read` returns the body, of at most the given number
-    of bytes; it raises PayloadTooLarge and SlowBody. `receive` returns the next part of the
-    body of an upload, empty at its end.
-    """
-
-    request_id: str
-    headers: Mapping[str, str]
-    query: Mapping[str, Sequence[str]]
-    path: Mapping[str, str]  # the variable parts of the path, by name
-    read: Callable[[int], Awaitable[bytes]]
-    receive: Callable[[], Awaitable[bytes]] | None = None
-    admission: Admission = NO_ADMISSION
-    client: str = ""  # the address that the connection comes from
+async def _no_body(octets_max: int) -> bytes:
+    return b""
 
 
 @dataclass(slots=True)
 class Call:
-    """A request that passed every check before its handler.
+    """A request, from its arrival to the answer of its handler.
 
-    `body` has the operation's type. `charge` is what its units are spent by, if it spends any.
+    A transport gives what has come: `headers` has lower-case names; `read` returns the body, of at
+    most the given number of bytes, and raises PayloadTooLarge and SlowBody; `receive` returns the
+    next part of the body of an upload, empty at its end. A page gives the caller and the body.
+    The checks add what they find: `authenticated`, and `body`, which has the operation's type.
+    `charge` is what its units are spent by, if it spends any.
     """
 
-    authenticated: Caller | None  # None if the operation needs no key
+    request_id: str
+    headers: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    path: Mapping[str, str] = field(default_factory=dict)
-    body: Any = None
-    sent: Mapping[str, str] = field(default_factory=dict)  # the request's headers, in lower case
-    receive: Callable[[], Awaitable[bytes]] | None = None  # of an upload, as in Inbound
+    path: Mapping[str, str] = field(default_factory=dict)  # the variable parts of it, by name
+    read: Callable[[int], Awaitable[bytes]] = _no_body
+    receive: Callable[[], Awaitable[bytes]] | None = None
     admission: Admission = NO_ADMISSION
+    client: str = ""  # the address that the connection comes from
+    authenticated: Caller | None = None  # None also if the operation needs no key
+    body: Any = None
     charge: Charge | None = None
     idempotency: IdempotencyRecord | None = None  # of a request with an idempotency key
     kept: bool = False  # the answer was stored in the transaction that did the work
     repeats: "Repeats | None" = None  # of an upload with an idempotency key
-    client: str = ""  # as in Inbound
     # Who acts, where a browser asks in the dashboard; None: the key itself.
     by: Callable[[], Actor] | None = None
 
@@ -103,7 +93,7 @@ class Call:
         """Who acts, for the audit log, and the address from where."""
         if self.by is not None:
             return self.by()
-        key, forwarded_for = self.caller.key, self.sent.get("x-forwarded-for", "")
+        key, forwarded_for = self.caller.key, self.headers.get("x-forwarded-for", "")
         address = service.visitor(self.client, forwarded_for) or None
         return Actor("key", key.id, key.prefix, address)
 

@@ -1,7 +1,7 @@
 """The ASGI application: Quart, with one route for each operation of the table.
 
 Views and pages may be added as in any Quart application. `dispatch` knows nothing of Quart;
-the view of an operation passes it an `Inbound` and makes a response of its `OperationReply`.
+the view of an operation passes it a `Call` and makes a response of its `OperationReply`.
 No background work runs here.
 
 What differs from stock Quart, and why. An empty operation took 183 us with stock classes and
@@ -46,7 +46,7 @@ from ..http.received_request import (
 from ..observability.request_context import RequestContext, present, request_scope, trace_headers
 from ..operations.forms import FORMS
 from ..operations.operation import (
-    Inbound,
+    Call,
     Operation,
     OperationReply,
     StreamedLines,
@@ -96,26 +96,26 @@ def create_api(service: Service) -> "ApiApp":
 
 def _preflight(service: Service) -> Callable[..., Awaitable[Response]]:
     async def view() -> Response:
-        inbound = inbound_of(this_request(), {})
-        return _response(await preflight(service, inbound), inbound.request_id)
+        call = call_of(this_request(), {})
+        return _response(await preflight(service, call), call.request_id)
 
     return view
 
 
 def _view(service: Service, operation: Operation) -> Callable[..., Awaitable[Response]]:
     async def view(**path: str) -> Response:
-        inbound = inbound_of(this_request(), path)
-        return _response(await answer(service, operation, inbound), inbound.request_id)
+        call = call_of(this_request(), path)
+        return _response(await answer(service, operation, call), call.request_id)
 
     return view
 
 
-def inbound_of(incoming: "ApiRequest", path: Mapping[str, str]) -> Inbound:
+def call_of(incoming: "ApiRequest", path: Mapping[str, str]) -> Call:
     scope, query = incoming.scope, NO_QUERY
     if scope["query_string"]:
         query = {name: incoming.args.getlist(name) for name in incoming.args}
     headers = headers_of_scope(scope)
-    return Inbound(
+    return Call(
         request_id_of(scope), headers, query, path, incoming.read, incoming.next_part,
         admission_of(scope), (scope["client"] or [""])[0],
     )  # fmt: skip

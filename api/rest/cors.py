@@ -8,12 +8,10 @@ away no more than that, and the request that follows is checked with its key.
 
 from math import ceil
 
-from mailprobe.storage.records import Caller, Key
-
 from ..forms.origins import is_origin
 from ..forms.proof_of_work import Challenge
 from ..forms.visitors import CHECKS_PER_MIN, PREFLIGHTS_PER_MIN, network_of
-from ..operations.operation import Inbound, OperationReply
+from ..operations.operation import Call, OperationReply
 from ..refusals import FormBusy, OriginNotAllowed, ProofRequired
 from ..service import Service
 
@@ -27,16 +25,16 @@ PREFLIGHT = {
 EXPOSED = {"Access-Control-Expose-Headers": "Form-Challenge, Retry-After, X-Request-Id"}
 
 
-def check_origin(key: Key, inbound: Inbound) -> None:
+def check_origin(call: Call) -> None:
     """Raise OriginNotAllowed if the request comes from no page of the key's sites.
 
     So does one without an Origin, or with the `null` of a sandboxed frame, a file or a redirect.
     """
-    if inbound.headers.get("origin", "") not in key.origins:
+    if call.headers.get("origin", "") not in call.caller.key.origins:
         raise OriginNotAllowed
 
 
-def solved_challenge(service: Service, key: Key, inbound: Inbound) -> Challenge | None:
+def solved_challenge(service: Service, call: Call) -> Challenge | None:
     """The challenge that the request has solved; None if forms need no proof of work.
 
     Raises ProofRequired.
@@ -44,8 +42,8 @@ def solved_challenge(service: Service, key: Key, inbound: Inbound) -> Challenge 
     work = service.proof_of_work
     if work is None:
         return None
-    proof, network = inbound.headers.get("form-proof", ""), network_of(_visitor(service, inbound))
-    solved = work.solved(proof, key.id, network, service.now().timestamp())
+    proof, network = call.headers.get("form-proof", ""), network_of(_visitor(service, call))
+    solved = work.solved(proof, call.caller.key.id, network, service.now().timestamp())
     if solved is None:
         raise ProofRequired
     return solved
@@ -57,40 +55,40 @@ async def use_challenge(service: Service, solved: Challenge) -> None:
         raise ProofRequired
 
 
-def page_headers(service: Service, caller: Caller | None, inbound: Inbound) -> dict[str, str]:
+def page_headers(service: Service, call: Call) -> dict[str, str]:
     """The headers of a response, refusals too: a page of the key's sites may read it.
 
     Where forms need a proof of work, each has the challenge for the page's next check.
     """
-    origin = inbound.headers.get("origin", "")
+    origin, caller = call.headers.get("origin", ""), call.authenticated
     if caller is None or origin not in caller.key.origins:
         return VARY
     headers = {**VARY, **EXPOSED, "Access-Control-Allow-Origin": origin}
     if work := service.proof_of_work:
-        network, now_s = network_of(_visitor(service, inbound)), service.now().timestamp()
+        network, now_s = network_of(_visitor(service, call)), service.now().timestamp()
         headers["Form-Challenge"] = work.challenge(caller.key.id, network, now_s)
     return headers
 
 
-def count_visitor(service: Service, key: Key, inbound: Inbound) -> None:
+def count_visitor(service: Service, call: Call) -> None:
     """Count a check of the request's visitor. Raises FormBusy."""
-    _count(service, key.id, inbound, CHECKS_PER_MIN)
+    _count(service, call.caller.key.id, call, CHECKS_PER_MIN)
 
 
-async def answer_preflight(service: Service, inbound: Inbound) -> OperationReply:
+async def answer_preflight(service: Service, call: Call) -> OperationReply:
     """The response to a preflight. Raises FormBusy, OriginNotAllowed, StoreUnavailable."""
-    _count(service, "preflight", inbound, PREFLIGHTS_PER_MIN)
-    origin = inbound.headers.get("origin", "")
+    _count(service, "preflight", call, PREFLIGHTS_PER_MIN)
+    origin = call.headers.get("origin", "")
     if not is_origin(origin) or not await service.store.is_form_origin(origin):
         raise OriginNotAllowed
     return OperationReply(204, headers={**VARY, **PREFLIGHT, "Access-Control-Allow-Origin": origin})
 
 
-def _count(service: Service, of: str, inbound: Inbound, per_minute: int) -> None:
-    wait_s = service.visitors.wait_s(of, _visitor(service, inbound), per_minute)
+def _count(service: Service, of: str, call: Call, per_minute: int) -> None:
+    wait_s = service.visitors.wait_s(of, _visitor(service, call), per_minute)
     if wait_s:
         raise FormBusy(max(1, ceil(wait_s)))
 
 
-def _visitor(service: Service, inbound: Inbound) -> str:
-    return service.visitor(inbound.client, inbound.headers.get("x-forwarded-for", ""))
+def _visitor(service: Service, call: Call) -> str:
+    return service.visitor(call.client, call.headers.get("x-forwarded-for", ""))

@@ -14,19 +14,16 @@ from functools import partial
 import msgspec
 
 from mailprobe.storage.contract import StoreFull, StoreUnavailable
-from mailprobe.storage.records import Caller
 
 from ..error_table import body_of, headers_of, row_of
 from ..observability.request_context import (
     UNROUTED,
     line_limit,
     present,
-    request_scope,
 )
 from ..operations.operation import (
     Act,
     Call,
-    Inbound,
     Operation,
     OperationReply,
     StreamedLines,
@@ -67,32 +64,29 @@ CODING_SHOWN_MAX = 40  # characters repeated in the response
 _encode = msgspec.json.Encoder().encode
 
 
-async def answer(service: Service, operation: Operation, inbound: Inbound) -> OperationReply:
-    """Perform an operation and return its reply, a refusal included. Raises only Cancelled."""
-    sent = (inbound.headers.get("traceparent", ""), inbound.headers.get("tracestate", ""))
-    with request_scope(service.request_log, inbound.request_id, sent=sent) as request_context:
-        request_context.operation = operation.name
-        call = Call(None, inbound.query, inbound.path, sent=inbound.headers, client=inbound.client)
-        call.receive, call.admission = inbound.receive, inbound.admission
-        try:
-            reply = await _answer_or_refuse(service, operation, inbound, call)
-        finally:
-            request_context.caller, request_context.addresses = (
-                call.authenticated,
-                _addresses_in(call.body),
-            )
-        request_context.status = reply.status
-        if isinstance(reply.body, StreamedLines):
-            service.request_log.streams()
-            request_context.count_lines(0)
-        return reply
+async def answer(service: Service, operation: Operation, call: Call) -> OperationReply:
+    """Perform an operation and return its reply, a refusal included. Raises only Cancelled.
 
-
-async def _answer_or_refuse(
-    service: Service, operation: Operation, inbound: Inbound, call: Call
-) -> OperationReply:
+    The transport has opened the request's context.
+    """
+    request_context = present()
+    assert request_context is not None
+    request_context.operation = operation.name
     try:
-        reply = await _answer(service, operation, inbound, call)
+        reply = await _answer_or_refuse(service, operation, call)
+    finally:
+        request_context.caller = call.authenticated
+        request_context.addresses = _addresses_in(call.body)
+    request_context.status = reply.status
+    if isinstance(reply.body, StreamedLines):
+        service.request_log.streams()
+        request_context.count_lines(0)
+    return reply
+
+
+async def _answer_or_refuse(service: Service, operation: Operation, call: Call) -> OperationReply:
+    try:
+        reply = await _answer(service, operation, call)
     except Refusal as refusal:
         reply = refuse(service, refusal)
     except StoreUnavailable as error:
@@ -103,14 +97,14 @@ async def _answer_or_refuse(
             )
         reply = refuse(service, refusal_of_store(error, operation))
     except Exception:
-        log.exception("request failed: operation=%s request=%s", operation.name, inbound.request_id)
-        reply = refuse(service, OurFault(inbound.request_id))
+        log.exception("request failed: operation=%s request=%s", operation.name, call.request_id)
+        reply = refuse(service, OurFault(call.request_id))
     if operation.takes_basic and "WWW-Authenticate" in reply.headers:
         reply = replace(reply, headers={**reply.headers, **BASIC})  # SNS waits to be asked
     limits = await _limits_after(service, operation, call, reply)
     more = limits.headers() if limits else {}
     if operation.key == "form":
-        more = page_headers(service, call.authenticated, inbound)
+        more = page_headers(service, call)
     return replace(reply, headers={**more, **reply.headers}) if more else reply
 
 
@@ -146,37 +140,34 @@ def refuse(service: Service, refusal: Refusal) -> OperationReply:
     return OperationReply(row.status, body, headers_of(refusal), closes=row.closes)
 
 
-async def _answer(
-    service: Service, operation: Operation, inbound: Inbound, call: Call
-) -> OperationReply:
+async def _answer(service: Service, operation: Operation, call: Call) -> OperationReply:
     if operation.is_on is not None and not operation.is_on(service):
         raise NoSuchRoute
     if operation.key is not None:
-        authorization = inbound.headers.get("authorization")
         call.authenticated = await authenticate(
             service.store,
-            authorization,
+            call.headers.get("authorization"),
             operation.key,
             takes_test_keys=service.takes_test_keys,
             takes_basic=operation.takes_basic,
         )
-        inbound.admission.identified(call.authenticated.account.id)
+        call.admission.identified(call.authenticated.account.id)
         service.key_uses.note(call.authenticated.key, service.now())
         if operation.key == "form":
-            check_origin(call.authenticated.key, inbound)
-            solved = solved_challenge(service, call.authenticated.key, inbound)
-            count_visitor(service, call.authenticated.key, inbound)
+            check_origin(call)
+            solved = solved_challenge(service, call)
+            count_visitor(service, call)
             if solved is not None:
                 await use_challenge(service, solved)
-    octets = await _read(service, operation, inbound)
-    act = partial(_dispatch, service, operation, inbound, call, octets)
+    octets = await _read(service, operation, call)
+    act = partial(_dispatch, service, operation, call, octets)
     return await _admit(service, operation, call, octets, act)
 
 
-async def preflight(service: Service, inbound: Inbound) -> OperationReply:
+async def preflight(service: Service, call: Call) -> OperationReply:
     """Answer a browser that asks whether a page may call the route of forms."""
     try:
-        return await answer_preflight(service, inbound)
+        return await answer_preflight(service, call)
     except (Refusal, StoreUnavailable) as error:
         reply = refuse(service, error if isinstance(error, Refusal) else UsageUnknown())
         return replace(reply, headers={**VARY, **reply.headers})
@@ -205,7 +196,7 @@ async def _admit(
     """Run `act`, at most once if the request has an idempotency key. Raises Refusal."""
     if not operation.spends_units:
         call.admission.admitted()  # it reserves no units, so it leaves the admission queue now
-    key = call.sent.get("idempotency-key")
+    key = call.headers.get("idempotency-key")
     if key is None or call.authenticated is None or not operation.takes_idempotency_key:
         return await act()
     check_key(key, operation.section, repeatable=operation.repeatable)
@@ -220,15 +211,15 @@ async def _admit(
     return await perform_once(service, call, key, same, act)
 
 
-async def _read(service: Service, operation: Operation, inbound: Inbound) -> bytes:
+async def _read(service: Service, operation: Operation, call: Call) -> bytes:
     """Read the body if the operation takes one. Raises Refusal, by the headers alone if possible."""
     if operation.uploads:
-        check_head(inbound.headers, service.list_limits.octets_max)
+        check_head(call.headers, service.list_limits.octets_max)
         return b""
     if operation.takes is None and not operation.raw:
         return b""
-    check_head(inbound.headers, operation.octets_max)
-    return await inbound.read(operation.octets_max)
+    check_head(call.headers, operation.octets_max)
+    return await call.read(operation.octets_max)
 
 
 def check_head(headers: Mapping[str, str], octets_max: int) -> None:
@@ -242,11 +233,11 @@ def check_head(headers: Mapping[str, str], octets_max: int) -> None:
 
 
 async def _dispatch(
-    service: Service, operation: Operation, inbound: Inbound, call: Call, octets: bytes
+    service: Service, operation: Operation, call: Call, octets: bytes
 ) -> OperationReply:
     """Decode the body and run the handler. A refusal is a reply too, and may be stored as one."""
     try:
-        call.body = await _decode_body(operation, inbound, octets, call.authenticated)
+        call.body = await _decode_body(operation, call, octets)
         return await operation.handler(service, call)
     except InvalidRequest as refusal:
         reply = refuse(service, refusal)
@@ -262,15 +253,13 @@ async def _dispatch(
         return refuse(service, refusal)
 
 
-async def _decode_body(
-    operation: Operation, inbound: Inbound, octets: bytes, caller: Caller | None
-) -> object:
+async def _decode_body(operation: Operation, call: Call, octets: bytes) -> object:
     if operation.raw:
         return octets
     if operation.takes is None or (not octets and not operation.body_required):
         return None
-    check_media_type(inbound.headers.get("content-type"), operation.section)
-    account_id = "" if caller is None else caller.account.id
+    check_media_type(call.headers.get("content-type"), operation.section)
+    account_id = "" if call.authenticated is None else call.authenticated.account.id
     return await parse(octets, operation.takes, operation.section, account_id)
 
 

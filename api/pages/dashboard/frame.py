@@ -347,13 +347,14 @@ class Frame:
         """
         who = by or caller()
         call = Call(
-            who,
+            request_id_of(request.scope),
+            sent or {},
             query or {},
             path,
-            body,
-            sent or {},
-            receive,
-            admission_of(request.scope),
+            receive=receive,
+            admission=admission_of(request.scope),
+            authenticated=who,
+            body=body,
             by=partial(self.actor, who),
         )
         return await perform(self.service, _BY_NAME[name], call)

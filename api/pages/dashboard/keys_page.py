@@ -164,10 +164,11 @@ async def _shown_keys(
     errors: Mapping[str, str] = NOTHING_TYPED,
 ) -> Response:
     """The keys, and the form that makes one, with what was typed in it."""
-    made = cookie.read(caller())
+    by = caller()
+    made = cookie.read(by)
     is_of_form = made.key.startswith(PUBLISHABLE)
     listed = await frame.result_of(ManagementKeysListResponse, "list_api_keys")
-    known = await frame.service.store.keys(caller().account.id)
+    known = await frame.service.store.keys(by.account.id)
     return await frame.page(
         "keys.html", "API keys", status, made=made, listed=listed, errors=errors,
         typed=form, unlimited=UNLIMITED, rate_default=RATE_DEFAULT, rate_max=RATE_MAX,

@@ -374,7 +374,7 @@ async def test_a_bug_of_the_framework_is_answered_the_same_way(
     def broken(*arguments: object) -> None:
         raise ZeroDivisionError("ours")
 
-    monkeypatch.setattr(app_module, "inbound_of", broken)
+    monkeypatch.setattr(app_module, "call_of", broken)
     got = await shop.request("GET", "/health")
     assert (got.status, got.error) == (500, "internal_error")
     assert "ZeroDivisionError" in caplog.text
