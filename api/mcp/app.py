@@ -26,10 +26,10 @@ from ..http.received_request import (
     read_body,
     request_id_of,
 )
-from ..operations.operation import OperationReply
+from ..operations.operation import Call, OperationReply
 from ..refusals import MethodNotAllowed
 from ..service import Service
-from .calls import Posted, ToolServer
+from .calls import ToolServer
 from .jsonrpc import INVALID_REQUEST, SECTION, fault_reply, reasoned
 
 WIDE = "/mcp/all"
@@ -106,7 +106,14 @@ class _App:
 
         client, early = (scope["client"] or [""])[0], _early_body(scope)
         return await server.answer(
-            Posted(request_id, headers, read, early, admission_of(scope), client)
+            Call(
+                request_id,
+                headers,
+                read=read,
+                admission=admission_of(scope),
+                client=client,
+                body=early,
+            )
         )
 
     def _not_found(self) -> ApiError:

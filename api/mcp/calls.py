@@ -10,7 +10,7 @@ combines keys of two users must not let one act on the other's account.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -21,7 +21,6 @@ from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
 
 from ..error_table import ApiError
-from ..http.received_request import NO_ADMISSION, Admission
 from ..observability.request_context import request_scope
 from ..operations.operation import Call, Operation, OperationReply, ToolRequest
 from ..refusals import (
@@ -94,21 +93,6 @@ T = TypeVar("T", bound=Struct)
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
-    """A POST request. Header names are in lower case; `read` is that of Call.
-
-    `octets` is the body if it arrived with the head, or once it was read.
-    """
-
-    request_id: str
-    headers: Mapping[str, str]
-    read: Callable[[int], Awaitable[bytes]]
-    octets: bytes = b""
-    admission: Admission = NO_ADMISSION
-    client: str = ""  # as in Call
-
-
-@dataclass(frozen=True, slots=True)
 class ToolOutcome:
     """The result of a successful response, and its extra headers."""
 
@@ -130,10 +114,10 @@ class ToolServer:
         self.payload = _encode({"tools": definitions})
         self._results = constant_results(definitions, self._instructions)
 
-    async def answer(self, posted: Posted) -> OperationReply:
+    async def answer(self, posted: Call) -> OperationReply:
         """Return the response, errors included. Raises only Cancelled.
 
-        A notification is accepted and ignored: a call without a response would only
+        `posted` has the octets of the body if they arrived with the head. A notification is accepted and ignored: a call without a response would only
         cost units.
         """
         modern = speaks_2026(posted.headers)
@@ -148,11 +132,9 @@ class ToolServer:
             )
             posted.admission.identified(caller.account.id)
             check_head(posted.headers, BODY_OCTETS_MAX)
-            posted = replace(posted, octets=await posted.read(BODY_OCTETS_MAX))
+            posted = replace(posted, body=await posted.read(BODY_OCTETS_MAX))
             media_type = posted.headers.get("content-type")
-            message = await read_message(
-                posted.octets, media_type, self._docs_url, caller.account.id
-            )
+            message = await read_message(posted.body, media_type, self._docs_url, caller.account.id)
             id_ = NULL if message.notifies else bytes(message.id)
             if message.method != "initialize":  # which negotiates the version
                 check_version(posted.headers, self._docs_url)
@@ -163,11 +145,11 @@ class ToolServer:
             reply = result_reply(outcome.result, id_, outcome.headers)
         except Exception as error:
             fault = self._fault(error, posted)
-            reply = fault_reply(fault, id_ or id_in(posted.octets), modern=modern)
+            reply = fault_reply(fault, id_ or id_in(posted.body), modern=modern)
         log.info("rpc: status=%d", reply.status, extra={"request": posted.request_id})
         return reply
 
-    def _fault(self, error: Exception, posted: Posted) -> RpcFault:
+    def _fault(self, error: Exception, posted: Call) -> RpcFault:
         match error:
             case RpcFault():
                 return error
@@ -183,7 +165,7 @@ class ToolServer:
         log.error("tool call failed: request=%s", posted.request_id, exc_info=error)
         return refused(OurFault(posted.request_id), INTERNAL_ERROR, self._links)
 
-    async def _perform(self, caller: Caller, message: Message, posted: Posted) -> ToolOutcome:
+    async def _perform(self, caller: Caller, message: Message, posted: Call) -> ToolOutcome:
         headers, method = posted.headers, message.method
         known = METHODS_2026 if speaks_2026(headers) and method != "initialize" else METHODS
         if method not in known:
@@ -207,7 +189,7 @@ class ToolServer:
             fault = self._fault(error, posted)
             return ToolOutcome(failed(failure_text(fault)), fault.headers)
 
-    async def _call(self, caller: Caller, params: Params, posted: Posted) -> ToolOutcome:
+    async def _call(self, caller: Caller, params: Params, posted: Call) -> ToolOutcome:
         tool = self._tool(params.name)
         operation = tool.operation
         authorization = posted.headers["authorization"]
@@ -260,7 +242,7 @@ class ToolServer:
         )  # fmt: skip
 
     async def _perform_request(
-        self, tool: Tool, authorization: str, request: ToolRequest, posted: Posted
+        self, tool: Tool, authorization: str, request: ToolRequest, posted: Call
     ) -> OperationReply:
         """Perform the tool's operation as if the request had come to the API."""
         parts = iter((request.body,))

@@ -7,7 +7,6 @@ said of it: routes, the API description and the tools are made from it.
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +150,7 @@ class Call:
 class StreamedLines:
     """A streamed body; the sender enters and leaves its block."""
 
-    answers: AbstractAsyncContextManager[ChargedAnswers]
+    answers: ChargedAnswers
     encode: Callable[[Sequence[Answer]], bytes]
 
 

@@ -53,7 +53,6 @@ from ..operations.operation import (
     StreamedParts,
 )
 from ..operations.table import OPERATIONS
-from ..quota.charge import ChargedAnswers
 from ..refusals import (
     InvalidRequest,
     MethodNotAllowed,
@@ -154,12 +153,10 @@ class NdjsonBody(ResponseBody):
     """
 
     def __init__(self, lines: StreamedLines) -> None:
-        self._lines = lines
-        self._block = lines.answers
-        self._answers: ChargedAnswers
+        self._answers, self._encode = lines.answers, lines.encode
 
     async def __aenter__(self) -> "NdjsonBody":
-        self._answers = await self._block.__aenter__()
+        await self._answers.__aenter__()
         return self
 
     async def __aexit__(
@@ -168,7 +165,7 @@ class NdjsonBody(ResponseBody):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await self._block.__aexit__(kind, error, traceback)
+        await self._answers.__aexit__(kind, error, traceback)
 
     @property
     def whole(self) -> bool:
@@ -184,7 +181,7 @@ class NdjsonBody(ResponseBody):
             raise StopAsyncIteration
         if (request_context := present()) is not None:
             request_context.count_lines(len(ready))
-        return self._lines.encode(ready)
+        return self._encode(ready)
 
 
 class ApiResponse(TrioResponse):

@@ -101,22 +101,17 @@ async def parse(octets: bytes, kind: type[T], section: Section, account_id: str)
 
 def read(octets: bytes, kind: type[T], section: Section) -> T:
     """Decode in the calling task. Raises InvalidRequest."""
+    if len(octets) > THREAD_OCTETS and _strings_at_least(octets) > STRINGS_MAX:
+        raise InvalidRequest(TOO_MANY_PARTS, section)
     try:
-        return _read(octets, kind, section)
+        octets.decode()  # ignored parts must be UTF-8 as well
+        body = msgspec.json.decode(octets, type=kind)
+        twice = _field_twice(octets, kind.__struct_fields__)
     except msgspec.ValidationError as error:
         _must_be_json(octets, section)
         raise InvalidRequest(_explain(str(error)), section, was_json=True) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _not_json(octets, error, section) from None
-
-
-def _read(octets: bytes, kind: type[T], section: Section) -> T:
-    if len(octets) > THREAD_OCTETS and _strings_at_least(octets) > STRINGS_MAX:
-        raise InvalidRequest(TOO_MANY_PARTS, section)
-    octets.decode()  # ignored parts must be UTF-8 as well
-    body = msgspec.json.decode(octets, type=kind)
-    try:
-        twice = _field_twice(octets, kind.__struct_fields__)
     except _TooManyParts:
         raise InvalidRequest(TOO_MANY_PARTS, section, was_json=True) from None
     if twice is not None:
