@@ -20,7 +20,8 @@ from mailprobe.storage.records import Caller
 from ..admission.connections import LiveConnections
 from ..error_table import body_of, headers_of, row_of
 from ..http.received_request import Scope, headers_of_scope, new_request_id
-from ..observability.request_context import RequestContext, request_scope, trace_headers
+from ..observability.request_context import RequestContext, request_scope
+from ..observability.spans import trace_headers
 from ..operations.operation import Call
 from ..operations.verify import LIVE
 from ..refusals import Refusal, UsageUnknown

@@ -7,7 +7,7 @@ access line is logged. Of what the client sent, a context holds the path alone: 
 
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ import trio
 
 from mailprobe.storage.records import Caller
 
-from .spans import NO_SPAN, Attribute, Span, start_span
+from .spans import NO_SPAN, NO_TRACE, Attribute, Span, TraceHeaders, start_span, trace_of
 
 log = logging.getLogger("mailprobe.access")
 
@@ -26,19 +26,12 @@ LOGGED_EVERY_S = 1.0
 # Refusals that come in floods, of a client that repeats what cannot succeed or of a service in trouble.
 # Others are a client's single mistakes, each with a line of its own.
 FLOODS = frozenset({401, 404, 429, 503})
-TRACEPARENT = re.compile(
-    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})"
-)
-SAMPLED = 1  # the only flag of version 00
 UNROUTED = "none"  # the operation of a request without a route
 # Others are what a client made up, and would be as many names of spans.
 METHODS = frozenset(
     {"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"}
 )
 PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>")  # of Quart's routes
-TraceHeaders = tuple[str, str]  # traceparent, tracestate; empty where there is none
-NO_TRACE: TraceHeaders = ("", "")
-TRACE_NAMES = (b"traceparent", b"tracestate")
 
 
 @dataclass(slots=True)
@@ -67,24 +60,6 @@ class RequestContext:
     def count_lines(self, count: int) -> None:
         """So many lines of a stream are sent; 0 at its beginning."""
         self.lines = (self.lines or 0) + count
-
-
-def trace_headers(headers: Iterable[tuple[bytes, bytes]]) -> TraceHeaders:
-    """The headers of W3C Trace Context; several of a name are joined by commas (RFC 9110 5.3)."""
-    sent = [(name, value.decode("latin-1")) for name, value in headers if name in TRACE_NAMES]
-    if not sent:
-        return NO_TRACE
-    parents = ",".join(value for name, value in sent if name == b"traceparent")
-    return parents, ",".join(value for name, value in sent if name == b"tracestate")
-
-
-def trace_of(traceparent: str) -> str:
-    """The trace in a `traceparent` (W3C Trace Context 3.2): its id, the span's, and 01 if it is sampled.
-
-    Joined by hyphens; empty if the header is not valid.
-    """
-    found = TRACEPARENT.fullmatch(traceparent)
-    return f"{found[1]}-{found[2]}-{int(found[3], 16) & SAMPLED:02x}" if found else ""
 
 
 class RequestLog(Protocol):

@@ -3,11 +3,12 @@
     with start_span("verify job", "consumer", job.trace or "", {"mailprobe.job.id": job.id}) as span:
         ...
 
-`traces.py` says when there are traces. A trace is written as `trace_of()` of `request_context.py` returns it.
+`traces.py` says when there are traces. A trace is written as `trace_of()` returns it.
 No span holds an address, a key, a body, or a path or query that a client sent.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Literal, Protocol
@@ -19,6 +20,31 @@ import trio
 SpanKind = Literal["server", "client", "consumer"]
 Attribute = str | int | bool
 Attributes = Mapping[str, Attribute]
+TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})"
+)
+SAMPLED = 1  # the only flag of version 00
+TraceHeaders = tuple[str, str]  # traceparent, tracestate; empty where there is none
+NO_TRACE: TraceHeaders = ("", "")
+TRACE_NAMES = (b"traceparent", b"tracestate")
+
+
+def trace_headers(headers: Iterable[tuple[bytes, bytes]]) -> TraceHeaders:
+    """The headers of W3C Trace Context; several of a name are joined by commas (RFC 9110 5.3)."""
+    sent = [(name, value.decode("latin-1")) for name, value in headers if name in TRACE_NAMES]
+    if not sent:
+        return NO_TRACE
+    parents = ",".join(value for name, value in sent if name == b"traceparent")
+    return parents, ",".join(value for name, value in sent if name == b"tracestate")
+
+
+def trace_of(traceparent: str) -> str:
+    """The trace in a `traceparent` (W3C Trace Context 3.2): its id, the span's, and 01 if it is sampled.
+
+    Joined by hyphens; empty if the header is not valid.
+    """
+    found = TRACEPARENT.fullmatch(traceparent)
+    return f"{found[1]}-{found[2]}-{int(found[3], 16) & SAMPLED:02x}" if found else ""
 
 
 class Span(Protocol):

@@ -43,7 +43,8 @@ from ..http.received_request import (
     read_body,
     request_id_of,
 )
-from ..observability.request_context import RequestContext, present, request_scope, trace_headers
+from ..observability.request_context import RequestContext, present, request_scope
+from ..observability.spans import trace_headers
 from ..operations.forms import FORMS
 from ..operations.operation import (
     Call,

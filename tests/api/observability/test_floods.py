@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import trio
 
-from mailprobe.api.observability.request_context import LOGGED_EVERY_S, trace_headers, trace_of
+from mailprobe.api.observability.request_context import LOGGED_EVERY_S
+from mailprobe.api.observability.spans import trace_headers, trace_of
 from tests.api.service_fixture import RunningService
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
