@@ -162,7 +162,9 @@ def _load() -> None:
     setattr(starting, "spawn", fork_reader)  # noqa: B010 - mypy forbids to assign a function
     # What each service makes of constants, for half of the processor time of its start.
     share_compiled()
-    create_app(Mock(links=Links("", "", "")), Mock())
+    service = Mock(links=Links("", "", ""))
+    service.store.derived_key.return_value = b""
+    create_app(service, Mock())
     tools(NEEDS_HEADER)
     wide_tools(NEEDS_HEADER)
     for name in PROGRAMS:

@@ -10,7 +10,6 @@ no operation for them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 
 import msgspec
@@ -56,29 +55,23 @@ class ShownKeys(msgspec.Struct, frozen=True):
 NO_KEYS = ShownKeys()
 
 
-@dataclass(frozen=True, slots=True)
 class KeyCookie:
     """The cookie of the page at `path`."""
 
-    store: Store
-    path: str
-    is_https: bool
-    kept_s: int = KEPT_S
-
-    @property
-    def _signed(self) -> URLSafeTimedSerializer:
-        secret = self.store.derived_key("shown keys")
-        return URLSafeTimedSerializer(secret, self.path, signer_kwargs=SIGNER)
+    def __init__(self, store: Store, path: str, is_https: bool, kept_s: int = KEPT_S) -> None:
+        self._path, self._is_https, self._kept_s = path, is_https, kept_s
+        secret = store.derived_key("shown keys")
+        self._signed = URLSafeTimedSerializer(secret, path, signer_kwargs=SIGNER)
 
     def put(self, response: Response, caller: Caller, keys: ShownKeys) -> Response:
         """Let the page show these keys; without any, forget those before."""
         if keys == NO_KEYS:
-            response.delete_cookie(COOKIE, path=self.path, httponly=True, samesite="Lax")
+            response.delete_cookie(COOKIE, path=self._path, httponly=True, samesite="Lax")
             return response
         value = self._signed.dumps({"by": caller.key.id, **msgspec.to_builtins(keys)})
         response.set_cookie(
-            COOKIE, value, max_age=self.kept_s, path=self.path,
-            httponly=True, samesite="Lax", secure=self.is_https,
+            COOKIE, value, max_age=self._kept_s, path=self._path,
+            httponly=True, samesite="Lax", secure=self._is_https,
         )  # fmt: skip
         return response
 
@@ -88,7 +81,7 @@ class KeyCookie:
         if not cookie:
             return NO_KEYS
         try:
-            words: Mapping[str, str] = self._signed.loads(cookie, max_age=self.kept_s)
+            words: Mapping[str, str] = self._signed.loads(cookie, max_age=self._kept_s)
         except BadData:
             return NO_KEYS
         if words.get("by") != caller.key.id:

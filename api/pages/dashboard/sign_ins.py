@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import partial
 from hashlib import sha256
 from urllib.parse import urlsplit
 
@@ -90,35 +90,14 @@ class SignIns:
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store = store
         self._now = now
-
-    @cached_property
-    def _secret(self) -> bytes:
-        return self._store.derived_key("dashboard")
-
-    @cached_property
-    def _cookies(self) -> URLSafeTimedSerializer:
-        return URLSafeTimedSerializer(self._secret, "session", signer_kwargs=SIGNER)
-
-    @cached_property
-    def _people(self) -> URLSafeTimedSerializer:
-        # Earlier versions, which know no roles, read none of these.
-        return URLSafeTimedSerializer(self._secret, "person", signer_kwargs=SIGNER)
-
-    @cached_property
-    def _browsers(self) -> URLSafeTimedSerializer:
-        return URLSafeTimedSerializer(self._secret, "known browser", signer_kwargs=SIGNER)
-
-    @cached_property
-    def _attempts(self) -> URLSafeTimedSerializer:
-        return URLSafeTimedSerializer(self._secret, "openid", signer_kwargs=SIGNER)
-
-    @cached_property
-    def _choices(self) -> URLSafeTimedSerializer:
-        return URLSafeTimedSerializer(self._secret, "choice", signer_kwargs=SIGNER)
-
-    @cached_property
-    def _welcomes(self) -> URLSafeTimedSerializer:
-        return URLSafeTimedSerializer(self._secret, "welcome", signer_kwargs=SIGNER)
+        self._secret = store.derived_key("dashboard")
+        signed = partial(URLSafeTimedSerializer, self._secret, signer_kwargs=SIGNER)
+        self._cookies = signed("session")
+        self._people = signed("person")  # earlier versions, which know no roles, read none of these
+        self._browsers = signed("known browser")
+        self._attempts = signed("openid")
+        self._choices = signed("choice")
+        self._welcomes = signed("welcome")
 
     async def begin(self, caller: Caller, browser: str, by: Actor) -> str:
         """Begin a sign-in by a provisioning key; return its cookie's value. Raises StoreUnavailable."""
