@@ -9,8 +9,7 @@ from contextlib import suppress
 import trio
 from trio_websocket import ConnectionClosed
 
-from ..http.encoder import Message
-from ..http.received_request import Receive, Scope, Send
+from ..http.received_request import Message, Receive, Scope, Send
 from ..live.messages import MESSAGE_CHARACTERS_MAX
 from ..live.server import LiveServer
 from .requests import as_ours

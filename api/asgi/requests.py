@@ -17,9 +17,9 @@ from collections.abc import Sequence
 
 import trio
 
-from ..http.encoder import ErrorBody, Message
+from ..http.encoder import ErrorBody
 from ..http.exchange import Exchange
-from ..http.received_request import Application, Receive, Scope, Send
+from ..http.received_request import Application, Message, Receive, Scope, Send
 
 UNREAD_MAX = 1 << 20  # octets of a body that the application has not taken
 SETTLE_S = 1.0  # for the rest of a body, before an early answer over HTTP/1.1

@@ -16,7 +16,7 @@ import trio
 from hypercorn.utils import parse_socket_addr
 
 from ..admission.request_bodies import ArrivingBody
-from .encoder import CONTINUE, Message, ResponseEncoder, error_messages
+from .encoder import CONTINUE, ResponseEncoder, error_messages
 from .exchange import Exchange, RequestTurn, contain
 from .incoming import IncomingBody, ReadDeadline
 from .output import READ_OCTETS, Output, linger, reset_on_close
@@ -28,7 +28,7 @@ from .parser import (
     RequestReader,
     StrictReader,
 )
-from .received_request import Admission, new_request_id
+from .received_request import Admission, Message, new_request_id
 from .shared import HttpServer
 
 HEAD_WHEN_DRAINING_S = 1.0  # for the rest of a head; an idle connection is closed at once

@@ -1,16 +1,15 @@
 """Writes answers as octets: the application's, and those that the server gives itself."""
 
 import re
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
 
 import h11
 
 from .parser import Fields
+from .received_request import Message
 
-Message = MutableMapping[str, Any]
 ErrorBody = Callable[[str], bytes]  # a code of PROTOCOL_ERRORS -> a complete JSON error body
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -20,11 +20,12 @@ from mailprobe.engine.background import separate
 
 from ..admission.overload import Ticket
 from ..admission.request_bodies import ArrivingBody
-from .encoder import ErrorBody, Message, error_messages
+from .encoder import ErrorBody, error_messages
 from .received_request import (
     NO_ADMISSION,
     Admission,
     Application,
+    Message,
     Scope,
     hand_over,
     new_request_id,

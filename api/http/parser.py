@@ -21,7 +21,8 @@ from typing import Protocol
 import h11
 from h11._receivebuffer import ReceiveBuffer  # no public way to see the octets of a head
 
-WHOLE_BODY = "mailprobe.whole_body"  # in `extensions`: the body, if it came with the head
+from .received_request import WHOLE_BODY
+
 ONE_PIECE_CHUNKS_MAX = 8  # of a body read before it is asked for: a chunk costs some 20 us
 
 Fields = list[tuple[bytes, bytes]]

@@ -1,11 +1,13 @@
 """A request as the application receives it from the server: id, admission, headers and body.
 
-The server leaves id and admission in the state of the ASGI scope (`hand_over`); applications behind
-another server have neither, and a request gets its id when it is asked for.
+The server leaves id and admission in the state of the ASGI scope (`hand_over`), and a body that came
+with the head in its extensions. An application behind another server has none of them: there a
+request gets its id when it is asked for. It needs no part of the server, so that quota and
+operations know what an admission is.
 """
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +17,14 @@ from ..admission.overload import Ticket
 from ..admission.request_bodies import ArrivingBody
 from ..refusals import PayloadTooLarge, SlowBody
 from ..schema import BODY_S_MAX
-from .encoder import Message
-from .parser import WHOLE_BODY
 
+Message = MutableMapping[str, Any]
 Scope = Any  # a Message too; frameworks have their own types for it
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[Any, Any, Any], Awaitable[None]]  # scope, Receive, Send
+
+WHOLE_BODY = "mailprobe.whole_body"  # in `extensions`: the body, if it came with the head
 
 
 @dataclass(frozen=True, slots=True)

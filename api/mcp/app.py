@@ -15,10 +15,10 @@ import msgspec
 import trio
 
 from ..error_table import ApiError, Links, body_of, headers_of
-from ..http.encoder import Message
-from ..http.parser import WHOLE_BODY
 from ..http.received_request import (
+    WHOLE_BODY,
     Application,
+    Message,
     Receive,
     Send,
     admission_of,

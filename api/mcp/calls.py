@@ -117,8 +117,8 @@ class ToolServer:
     async def answer(self, posted: Call) -> OperationReply:
         """Return the response, errors included. Raises only Cancelled.
 
-        `posted` has the octets of the body if they arrived with the head. A notification is accepted and ignored: a call without a response would only
-        cost units.
+        `posted` has the octets of the body if they arrived with the head. A notification is
+        accepted and ignored: a call without a response would only cost units.
         """
         modern = speaks_2026(posted.headers)
         id_: bytes | None = None

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ..http.encoder import Message
-from ..http.received_request import Receive, Send
+from ..http.received_request import Message, Receive, Send
 from ..http.server import serve_app
 from ..http.shared import Limits
 from .shared_counters import Family, SeriesTotal, SharedCounters

@@ -32,8 +32,8 @@ from werkzeug import exceptions
 from werkzeug.datastructures import Headers
 from werkzeug.routing import MapAdapter
 
-from ..http.encoder import Message
 from ..http.received_request import (
+    Message,
     Receive,
     Scope,
     Send,

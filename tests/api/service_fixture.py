@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from mailprobe.api.error_table import Links
-from mailprobe.api.http.parser import WHOLE_BODY
+from mailprobe.api.http.received_request import WHOLE_BODY
 from mailprobe.api.keys import Prefix, key_hash, kind_of, mint, shown
 from mailprobe.api.observability.metrics import Metrics
 from mailprobe.api.observability.request_context import NO_REQUEST_LOG

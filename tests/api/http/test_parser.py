@@ -6,14 +6,8 @@ import pytest
 import trio
 import trio.testing
 
-from mailprobe.api.http.parser import (
-    WHOLE_BODY,
-    MalformedRequest,
-    Mark,
-    RequestHead,
-    StrictReader,
-    read_fast,
-)
+from mailprobe.api.http.parser import MalformedRequest, Mark, RequestHead, StrictReader, read_fast
+from mailprobe.api.http.received_request import WHOLE_BODY
 from tests.api.http.requests import GET, post
 from tests.api.raw_http import Streaming, hello, read_body, respond, serving
 

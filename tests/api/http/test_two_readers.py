@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from mailprobe.api.admission.overload import AdmissionQueue
 from mailprobe.api.admission.request_bodies import BodyBudget
 from mailprobe.api.http.parser import (
-    WHOLE_BODY,
     FastReader,
     MalformedRequest,
     Mark,
@@ -31,7 +30,7 @@ from mailprobe.api.http.parser import (
     RequestReader,
     StrictReader,
 )
-from mailprobe.api.http.received_request import Receive, Scope, Send
+from mailprobe.api.http.received_request import WHOLE_BODY, Receive, Scope, Send
 from tests.api.http.requests import CHUNKED, GET, post
 from tests.api.http.test_parser import ASKED, DOUBTFUL
 from tests.api.http.test_strict_h11 import SMUGGLED, SOUND
