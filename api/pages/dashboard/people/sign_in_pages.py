@@ -36,7 +36,7 @@ from ..frame import (
     caller,
     form_fields,
 )
-from ..keys_page import NO_KEYS, KeyCookie
+from ..keys_page import KEYS, NO_KEYS, KeyCookie
 from ..roles import ACCOUNTS
 from ..sign_ins import ATTEMPT_S, BROWSER_COOKIE, NO_ADDRESS, KnownBrowser, SignIn
 from ..start_page import START
@@ -170,7 +170,7 @@ def _register_key(pages: Blueprint, frame: Frame) -> None:
         response.delete_cookie(
             frame.cookie, path="/", httponly=True, samesite="Lax", secure=frame.is_https
         )
-        for path in (START, f"{HOME}/keys", ACCOUNTS, documents.ROOT):
+        for path in (START, KEYS, ACCOUNTS, documents.ROOT):
             cookie = KeyCookie(frame.service.store, path, frame.is_https)
             cookie.put(response, caller(), NO_KEYS)
         return response
