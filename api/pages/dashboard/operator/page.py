@@ -12,6 +12,7 @@ from mailprobe.storage.list_jobs.queues import COUNTED_MAX, QueueName
 from mailprobe.storage.pauses import PauseKind
 
 from ....egress.tolerances import shown_tolerances
+from ....service import Service
 from ...icons import line_of_shares
 from ..frame import Frame, away, form_fields
 from ..health import of_checks
@@ -25,6 +26,7 @@ WAITING_HOSTS_MAX = 1_000  # of which the page knows how many addresses wait; th
 HOSTS_FIRST = 8  # the others are folded
 ACCOUNTS_SHOWN = 10
 REPUTATION_DAYS = 30
+CHART = "Share of refusals that blame us, by day: the table below has the numbers"
 QUEUES: dict[QueueName, str] = {
     "jobs": "Single verifications in the background",
     "callbacks": "Callbacks to deliver",
@@ -100,39 +102,14 @@ def register(pages: Blueprint, frame: Frame) -> None:
     async def operator() -> Response:
         service, now = frame.service, frame.service.now()
         engine, deployment = service.quota.engine, service.deployment
-        first = now.date() - timedelta(days=REPUTATION_DAYS - 1)
-        counted = await service.store.reputation(first)
-        treatments = by_operator(counted)
-        wanted = request.args.get("operator")
-        chosen = wanted if any(each.operator == wanted for each in treatments) else None
-        days = by_day(counted, chosen)
-        resting = sorted(
-            engine.probing.hosts_backing_off(),
-            key=lambda host: (not host.about_us, -host.left_s, host.name),
-        )
         throughput = deployment.throughput if deployment else None
-        waiting = await service.store.waiting_hosts(hosts_max=WAITING_HOSTS_MAX)
-        tolerances = shown_tolerances(
-            await service.store.host_tolerances(), engine.probing.spent_budgets()
-        )
         return await frame.page(
             "operator.html", "Service", trouble=of_checks(service),
             load=engine.probing.statistics(), capacity=service.capacity,
             rate=None if throughput is None else throughput_of(
                 throughput, now, request.args.get("hours")
             ),
-            waiting=waiting, waiting_at={each.host: each.addresses for each in waiting.hosts},
-            treatments=treatments, days=days, chosen=chosen,
-            chart=line_of_shares(
-                [(each.day, each.share) for each in reversed(days) if each.day],
-                "Share of refusals that blame us, by day: the table below has the numbers",
-            ) if len(days) > 1 else "",
-            operator_name=operator_name, hosts_first=HOSTS_FIRST,
-            resting=[(host, now + timedelta(seconds=host.left_s)) for host in resting[:HOSTS_MAX]],
-            tolerances=[
-                (each, now + timedelta(seconds=each.rest_left_s) if each.rest_left_s else None)
-                for each in tolerances[:HOSTS_MAX]
-            ],
+            **await _refusals(service), **await _hosts(service),
             resolvers=[
                 (each, None if each.answered_s is None else now - timedelta(seconds=each.answered_s))
                 for each in engine.routes.resolvers()
@@ -147,3 +124,45 @@ def register(pages: Blueprint, frame: Frame) -> None:
             machine=None if deployment is None else await machine_of(deployment), size=size_of,
             accounts=await service.store.find_accounts(limit=ACCOUNTS_SHOWN),
         )  # fmt: skip
+
+
+async def _refusals(service: Service) -> dict[str, object]:
+    """How operators of mail hosts have treated this service, by operator and by day."""
+    first = service.now().date() - timedelta(days=REPUTATION_DAYS - 1)
+    counted = await service.store.reputation(first)
+    treatments = by_operator(counted)
+    wanted = request.args.get("operator")
+    chosen = wanted if any(each.operator == wanted for each in treatments) else None
+    days = by_day(counted, chosen)
+    chart: str = ""
+    if len(days) > 1:
+        shares = [(each.day, each.share) for each in reversed(days) if each.day]
+        chart = line_of_shares(shares, CHART)
+    return {
+        "treatments": treatments,
+        "operator_name": operator_name,
+        "chosen": chosen,
+        "days": days,
+        "chart": chart,
+    }
+
+
+async def _hosts(service: Service) -> dict[str, object]:
+    """Mail hosts that are left alone, what they tolerate, and what waits for them."""
+    probing, now = service.quota.engine.probing, service.now()
+    resting = sorted(
+        probing.hosts_backing_off(),
+        key=lambda host: (not host.about_us, -host.left_s, host.name),
+    )
+    waiting = await service.store.waiting_hosts(hosts_max=WAITING_HOSTS_MAX)
+    tolerances = shown_tolerances(await service.store.host_tolerances(), probing.spent_budgets())
+    return {
+        "hosts_first": HOSTS_FIRST,
+        "resting": [(host, now + timedelta(seconds=host.left_s)) for host in resting[:HOSTS_MAX]],
+        "tolerances": [
+            (each, now + timedelta(seconds=each.rest_left_s) if each.rest_left_s else None)
+            for each in tolerances[:HOSTS_MAX]
+        ],
+        "waiting": waiting,
+        "waiting_at": {each.host: each.addresses for each in waiting.hosts},
+    }
