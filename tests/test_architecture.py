@@ -33,7 +33,7 @@ FIGURES_MAX = {
     "foreign writes in it": 0,
     "files in its import circles": 0,
     "guards against calls during a step": 0,
-    "lines of its largest class": 390,
+    "lines of its largest class": 382,
     "methods of its largest class": 38,
     "attributes of its largest class": 40,
     "files of storage": 75,

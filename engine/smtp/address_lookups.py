@@ -74,17 +74,17 @@ class AddressLookups:
             self._late(probe)
             self._end_step()
 
-        others = place + 1 < len(probe.exchanges)
+        others = place + 1 < len(probe.target.exchanges)
         interest: Interest[AddressAnswer] = Interest(
             probe.asker,
             Priority.PROBE,
             settle,
-            probe.deadline,
+            probe.clock.deadline,
             late_at=trio.current_time() + EXCHANGE_S if others else float("inf"),
             late=be_late,
         )
         self.pending.setdefault(probe, {})[place] = interest
-        self._routes.subscribe_addresses(probe.exchanges[place].name, interest)
+        self._routes.subscribe_addresses(probe.target.exchanges[place].name, interest)
 
     def drop(self, probe: Probe) -> None:
         """Cancel its look-ups: it is settled, or tries an exchange that was found."""

@@ -198,7 +198,10 @@ class DomainAcceptance:
     def pop_carrier(self) -> Probe | None:
         """Of the probes that await the test, remove and return one that may be sent again with it."""
         self.awaiting = [probe for probe in self.awaiting if not probe.settled]
-        carrier = next((each for each in self.awaiting if each.host and not each.exhausted), None)
+        carrier = next(
+            (each for each in self.awaiting if each.target.host and not each.attempts.exhausted),
+            None,
+        )
         if carrier is not None:
             self.awaiting.remove(carrier)
         return carrier

@@ -294,7 +294,7 @@ class HostControls:
         `refused`: recipients of this session, as unknown.
         """
         if self._shared is not None:
-            self._exchange = probe.exchanges[max(0, probe.exchange_index)].name
+            self._exchange = probe.target.exchange.name
         of_list = probe.deferred_start
         return self.has_changed(now) or self.is_at_record(treatment, refused, now, of_list=of_list)
 

@@ -78,8 +78,8 @@ async def open_probing(
             return _relief(probing, settings, control, cause_of) if are_named else None
 
         probing = Probing(settings, routes, rules, operators, observer, hosts_of, relief_of)
-        for patient in (False, True):
-            nursery.start_soon(supervised, partial(probing.turn.keep_time, patient=patient))
+        for clocks in probing.turn.clocks:
+            nursery.start_soon(supervised, partial(clocks.keep, probing.turn.run))
         if probing.relief is not None:
             nursery.start_soon(supervised, partial(probing.keep_held, probing.relief))
             nursery.start_soon(supervised, probing.relief.keep_withdrawn)

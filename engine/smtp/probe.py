@@ -3,6 +3,9 @@
 A `Probe` is one address in layer 4. It is settled exactly once, by the first of: a
 reply, a failure with nothing left to try, its deadline, or its caller abandoning it.
 Later events do not change a settled probe.
+
+What is asked is the probe itself, which never changes. What becomes of it stands in its parts:
+its clock, its target, its attempts, the objections to it, and its result.
 """
 
 from collections.abc import Callable, Iterable
@@ -103,168 +106,108 @@ class ProbeNotes:
         ]
 
 
-class Probe(msgspec.Struct, eq=False):
-    """One address that one account asks about, with its overall deadline."""
+class ProbeClock(msgspec.Struct, eq=False):
+    """The overall deadline of a probe, which stands still while its clock is stopped; see `turn`."""
 
-    mailbox: str  # as sent in RCPT
-    domain: str
-    asker: str
-    exchanges: list[MailExchange]  # in the order to try them
-    on_settled: Callable[["Probe"], None]
-    owner: Any = None  # the caller's own reference
-    smtputf8: bool = False
-    notes: ProbeNotes | None = None
-    behind: int = 0  # how many more probes the caller holds back for the same exchange
-    # Of a list: it is not hedged, and waits without a clock for a permit of its host and, once
-    # accepted, for its domain's test.
-    deferred_start: bool = False
-    patient: bool = (
-        False  # it waits longer, and at a host that was slow for each reply: see patience
-    )
-    patience_s: float = 0.0  # so long its list may still wait for what its host takes
+    deadline: float = float("inf")  # trio's clock; infinite while it does not run
+    stopped_at: float | None = None  # since then it is stopped
+    left_s: float = 0.0  # when it was stopped
+    # Not counted: for so long it was stopped, or it ran before it began anew.
+    stopped_s: float = 0.0
 
-    deadline: float = float("inf")  # trio's clock; infinite while the clock does not run
-    stopped_at: float | None = None  # since then the clock is stopped
-    left_s: float = 0.0  # of the clock when it was stopped
-    stopped_s: float = (
-        0.0  # not counted: for so long it was stopped, or it ran before it began anew
-    )
-    exchange_index: int = -1  # of the exchange being tried
-    egress: Any = None  # that asks: its mail hosts (egress.hosts.EgressHosts)
-    egresses_tried: tuple[str, ...] = ()  # they were refused, or could not connect
-    # The egress whose host refused or deferred it, while it has accepted nobody who came this way.
-    doubted: str = ""
-    successor: "Probe | None" = None  # by which another egress asks for the address
-    host: Any = None  # of the host at which it waits or is sent (host.Host)
-    domain_here: Any = None  # its domain at that host (catchall.DomainAcceptance)
-    addresses_tried: int = 0
-    conversations: int = 0
-    objections: int = 0  # refusals that may have been a limit
-    refused: tuple[Outcome, str] | None = None  # the latest of them: the verdict if it was none
-    refusal: str = ""  # its words (limits.alike())
-    sender_refused_by: Any = None  # the host that refused one kind of sender for it
-    retried: bool = False  # once, after a reused connection failed
-    rerouted: bool = False  # its reply was late while others waited; it is sent once more
-    unproven: bool = False  # its reply was not proven to be its own; it is sent once more
-    # Its host accepted it and is watched: what it gets if no control is answered in time.
-    unconfirmed: tuple[Outcome, str] | None = None
-    accepted: bool = False  # by RCPT; only the catch-all test is pending
-    # When it was accepted by a host that had refused more than ever before, and was not seen to
-    # refuse since; inf: only its own session can show that.
-    of_record: float | None = None
-    retry_s: float | None = None  # the host may answer after so many seconds, from its verdict on
-    takes: int = 0  # refusals that it takes in ten minutes, where that is why
-    cause: Cause | None = None  # of the last failure
-
-    outcome: Outcome | None = None  # set once
-    rule: str = ""
-
-    def note_record(self, at: float | None) -> None:
-        """It is accepted, by a host that may accept everybody by now; None: it was seen to judge."""
-        self.of_record = at
-
-    @property
-    def has_patience(self) -> bool:
-        """Is it of a list that may come back for it?"""
-        return self.deferred_start and self.patience_s > 0
-
-    @property
-    def settled(self) -> bool:
-        return self.outcome is not None
-
-    @property
-    def kind(self) -> Kind:
-        """What it costs at its host; nothing, if that has accepted it."""
-        if self.accepted:
-            return Kind.CONTROL
-        return Kind.LIST if self.deferred_start else Kind.REQUEST
-
-    @property
-    def next_exchange(self) -> MailExchange | None:
-        """The exchange to try if the present one fails."""
-        place = self.exchange_index + 1
-        return self.exchanges[place] if place < len(self.exchanges) else None
-
-    # -- its clock, by Deadlines --
-
-    def start_clock(self, now: float, overall_s: float) -> None:
-        """Its clock begins, or begins anew if it was stopped."""
+    def start(self, now: float, overall_s: float) -> None:
+        """It begins, or begins anew if it was stopped."""
         if self.stopped_at is not None:
             self.stopped_s += now - self.stopped_at + overall_s - self.left_s
             self.stopped_at = None
         self.deadline = now + overall_s
 
-    def stop_clock(self, now: float) -> None:
-        """It does not run until start_clock()."""
+    def stop(self, now: float) -> None:
+        """It does not run until start()."""
         self.left_s, self.deadline, self.stopped_at = self.deadline - now, float("inf"), now
 
-    def end_clock(self, now: float) -> None:
-        """It was stopped, and the probe is settled."""
+    def end(self, now: float) -> None:
+        """The probe is settled."""
         if self.stopped_at is not None:
             self.stopped_s += now - self.stopped_at
             self.deadline, self.stopped_at = now + self.left_s, None
 
-    # -- its way from exchange to exchange --
+
+class ProbeTarget(msgspec.Struct, eq=False):
+    """Where a probe is tried: by which egress, at which exchange, host, and domain there."""
+
+    exchanges: list[MailExchange]  # in the order to try them
+    place: int = -1  # of the exchange being tried
+    egress: Any = None  # that asks: its mail hosts (egress.hosts.EgressHosts)
+    egresses_tried: tuple[str, ...] = ()  # they were refused, or could not connect
+    # The egress whose host refused or deferred it, while it has accepted nobody who came this way.
+    doubted: str = ""
+    host: Any = None  # at which it waits or is sent (host.Host); None: at none now
+    domain: Any = None  # its domain at the latest host (catchall.DomainAcceptance)
+
+    @property
+    def exchange(self) -> MailExchange:
+        """The exchange being tried, or else the first."""
+        return self.exchanges[max(0, self.place)]
+
+    @property
+    def next_exchange(self) -> MailExchange | None:
+        """The exchange to try if the present one fails."""
+        place = self.place + 1
+        return self.exchanges[place] if place < len(self.exchanges) else None
 
     def try_exchange(self, place: int) -> None:
         """This exchange is tried."""
-        self.exchange_index = place
+        self.place = place
 
     def prefer_next_exchange(self) -> None:
         """The next exchange is tried in the place of the present one, and that after it."""
-        place = self.exchange_index
+        place = self.place
         self.exchanges = self.exchanges.copy()  # it is shared
         following = self.exchanges[place + 1], self.exchanges[place]
         self.exchanges[place : place + 2] = following
 
     def wait_at(self, host: object, domain: object) -> None:
         """It waits or is sent at this host."""
-        self.host, self.domain_here = host, domain
+        self.host, self.domain = host, domain
 
     def leave_host(self) -> None:
         """It is no longer this host's."""
         self.host = None
 
-    def settle(self, outcome: Outcome, rule: str) -> None:
-        """It is settled: once."""
-        self.outcome, self.rule, self.host = outcome, rule, None
+    def belong_to(self, egress: object) -> None:
+        """This egress asks."""
+        self.egress = egress
 
-    def fail_attempt(self, cause: Cause) -> None:
-        """A connection for all that wait at its host has failed."""
-        self.addresses_tried += 1
-        self.conversations += cause.replied
-        self.cause = cause
 
-    # -- progress, by the session that sends it --
+class ProbeAttempts(msgspec.Struct, eq=False):
+    """How often a probe was tried, which second tries it has had, and why the latest one failed."""
 
-    def retry_after(self, wait_s: float, takes: int = 0) -> None:
-        """It is not answered now: its host may answer after `wait_s`.
+    addresses: int = 0
+    conversations: int = 0
+    retried: bool = False  # once, after a reused connection failed
+    rerouted: bool = False  # its reply was late while others waited; it is sent once more
+    unproven: bool = False  # its reply was not proven to be its own; it is sent once more
+    cause: Cause | None = None  # of the last failure
 
-        `takes`: it waits because the host takes so many refusals in ten minutes.
-        """
-        self.retry_s, self.takes = wait_s, takes
+    @property
+    def exhausted(self) -> bool:
+        """True if it may try no further address or conversation."""
+        return self.addresses >= ADDRESSES_MAX or self.conversations >= CONVERSATIONS_MAX
 
-    def begin_try(self) -> None:
+    def begin(self) -> None:
         """It is sent on a connection."""
         self.conversations += 1
-        self.addresses_tried += 1
+        self.addresses += 1
 
     def begin_conversation(self) -> None:
         """A connection is used for its sake, and it is not sent itself."""
         self.conversations += 1
 
-    def fail(self, cause: Cause) -> None:
-        """An exchange has failed."""
-        self.cause = cause
-
-    def forget_cause(self) -> None:
-        """What it waited for is there."""
-        self.cause = None
-
-    def undo_try(self) -> None:
+    def undo(self) -> None:
         """It is sent again, and did not cause that."""
         self.conversations -= 1
-        self.addresses_tried -= 1
+        self.addresses -= 1
 
     def retry(self) -> None:
         """A reused connection failed: it is sent on another one, once."""
@@ -274,25 +217,60 @@ class Probe(msgspec.Struct, eq=False):
     def reroute(self) -> None:
         """Its reply was late while others waited: it is sent again, once."""
         self.rerouted = True
-        self.undo_try()
+        self.undo()
 
     def doubt(self) -> None:
         """Its reply was not proven to be its own: it is sent again, once."""
         self.unproven = True
 
-    def count_objection(self) -> None:
-        """It was refused, perhaps because of a limit."""
-        self.objections += 1
+    def fail_connection(self, cause: Cause) -> None:
+        """A connection for all that wait at its host has failed."""
+        self.addresses += 1
+        self.conversations += cause.replied
+        self.cause = cause
 
-    def refused_by_limit(self, outcome: Outcome, rule: str, refusal: str) -> None:
+    def note_cause(self, cause: Cause | None) -> None:
+        """An exchange has failed; None: what it waited for is there."""
+        self.cause = cause
+
+
+class Objections(msgspec.Struct, eq=False):
+    """Refusals of a recipient that may have been for a limit, or for the sender, and not its own."""
+
+    count: int = 0
+    verdict: tuple[Outcome, str] | None = None  # if the latest of them was no limit
+    words: str = ""  # of that refusal (limits.alike())
+    sender_refused_by: Any = None  # the host that refused one kind of sender for it
+
+    def add(self) -> None:
+        """It was refused, perhaps because of a limit."""
+        self.count += 1
+
+    def add_refusal(self, outcome: Outcome, rule: str, words: str) -> None:
         """It was, as it seems; this is the verdict if it was not."""
-        self.count_objection()
-        self.refused, self.refusal = (outcome, rule), refusal
+        self.count += 1
+        self.verdict, self.words = (outcome, rule), words
 
     def refuse_sender(self, host: object) -> bool:
         """This host refused one kind of sender. False if it did so for this address before."""
         before, self.sender_refused_by = self.sender_refused_by, host
         return before is not host
+
+
+class ProbeResult(msgspec.Struct, eq=False):
+    """What is known of a probe's outcome: set once, and before that what its host has accepted."""
+
+    outcome: Outcome | None = None
+    rule: str = ""
+    accepted: bool = False  # by RCPT; only the catch-all test is pending
+    # Its host accepted it and is watched: what it gets if no control is answered in time.
+    unconfirmed: tuple[Outcome, str] | None = None
+    # When it was accepted by a host that had refused more than ever before, and was not seen to
+    # refuse since; inf: only its own session can show that.
+    of_record: float | None = None
+    retry_s: float | None = None  # the host may answer after so many seconds, from its verdict on
+    takes: int = 0  # refusals that it takes in ten minutes, where that is why
+    successor: "Probe | None" = None  # by which another egress asks for the address
 
     def accept(self, rule: str) -> None:
         """RCPT was accepted; its domain is still to be tested."""
@@ -302,46 +280,92 @@ class Probe(msgspec.Struct, eq=False):
         """It was accepted by a host that is watched."""
         self.unconfirmed = outcome, rule
 
-    def belong_to(self, egress: object) -> None:
-        """This egress asks."""
-        self.egress = egress
+    def note_record(self, at: float | None) -> None:
+        """It is accepted, by a host that may accept everybody by now; None: it was seen to judge."""
+        self.of_record = at
+
+    def retry_after(self, wait_s: float, takes: int = 0) -> None:
+        """It is not answered now: its host may answer after `wait_s`.
+
+        `takes`: it waits because the host takes so many refusals in ten minutes.
+        """
+        self.retry_s, self.takes = wait_s, takes
+
+    def settle(self, outcome: Outcome, rule: str) -> None:
+        """The probe is settled: once."""
+        self.outcome, self.rule = outcome, rule
+
+    def pass_on(self, outcome: Outcome, rule: str, successor: "Probe") -> None:
+        """Its successor is settled in its place."""
+        self.outcome, self.rule, self.successor = outcome, rule, successor
+
+
+class Probe(msgspec.Struct, frozen=True, eq=False):
+    """One address that one account asks about: what is asked never changes, its state is in parts."""
+
+    mailbox: str  # as sent in RCPT
+    domain: str
+    asker: str
+    target: ProbeTarget
+    on_settled: Callable[["Probe"], None]
+    smtputf8: bool = False
+    notes: ProbeNotes | None = None
+    behind: int = 0  # how many more probes the caller holds back for the same exchange
+    # Of a list: it is not hedged, and waits without a clock for a permit of its host and, once
+    # accepted, for its domain's test.
+    deferred_start: bool = False
+    # It waits longer, and at a host that was slow for each reply: see patience.
+    patient: bool = False
+    patience_s: float = 0.0  # so long its list may still wait for what its host takes
+    clock: ProbeClock = msgspec.field(default_factory=ProbeClock)
+    attempts: ProbeAttempts = msgspec.field(default_factory=ProbeAttempts)
+    objections: Objections = msgspec.field(default_factory=Objections)
+    result: ProbeResult = msgspec.field(default_factory=ProbeResult)
+
+    @property
+    def settled(self) -> bool:
+        return self.result.outcome is not None
+
+    @property
+    def has_patience(self) -> bool:
+        """Is it of a list that may come back for it?"""
+        return self.deferred_start and self.patience_s > 0
+
+    @property
+    def kind(self) -> Kind:
+        """What it costs at its host; nothing, if that has accepted it."""
+        if self.result.accepted:
+            return Kind.CONTROL
+        return Kind.LIST if self.deferred_start else Kind.REQUEST
+
+    @property
+    def latest(self) -> "Probe":
+        """The probe that is, or was, settled in the place of this one."""
+        probe = self
+        while probe.result.successor is not None:
+            probe = probe.result.successor
+        return probe
 
     def successor_by(self, tried: str, *, doubted: bool = False) -> "Probe":
         """A probe of the same address for another egress, which has conversations of its own.
 
         `doubted`: to see whether the host judges those who come by the egress that was tried.
         """
+        target, clock = self.target, self.clock
         return Probe(
             self.mailbox,
             self.domain,
             self.asker,
-            self.exchanges,
+            ProbeTarget(
+                target.exchanges,
+                egresses_tried=(*target.egresses_tried, tried),
+                doubted=tried if doubted else target.doubted,
+            ),
             self.on_settled,
-            self.owner,
             self.smtputf8,
             self.notes,
             deferred_start=self.deferred_start,
             patient=self.patient,
             patience_s=self.patience_s,
-            deadline=self.deadline,
-            stopped_s=self.stopped_s,
-            egresses_tried=(*self.egresses_tried, tried),
-            doubted=tried if doubted else self.doubted,
+            clock=ProbeClock(clock.deadline, stopped_s=clock.stopped_s),
         )
-
-    def end(self, outcome: Outcome, rule: str, successor: "Probe") -> None:
-        """Its successor is settled in its place."""
-        self.outcome, self.rule, self.successor = outcome, rule, successor
-
-    @property
-    def latest(self) -> "Probe":
-        """The probe that is, or was, settled in the place of this one."""
-        probe = self
-        while probe.successor is not None:
-            probe = probe.successor
-        return probe
-
-    @property
-    def exhausted(self) -> bool:
-        """True if it may try no further address or conversation."""
-        return self.addresses_tried >= ADDRESSES_MAX or self.conversations >= CONVERSATIONS_MAX

@@ -126,9 +126,8 @@ class Probing:
 
         None where the addresses are unknown or not public, or where no egress may ask.
         """
-        hosts: EgressHosts | None = self.egresses[0]
-        if self.relief is not None:
-            hosts = self.relief.choice.hosts_for_list(domain, exchanges)
+        relief = self.relief
+        hosts = relief.choice.hosts_for_list(domain, exchanges) if relief else self.egresses[0]
         return [
             None if hosts is None else hosts.host_of(exchange, patient=patient)
             for exchange in exchanges[:count]
@@ -148,7 +147,7 @@ class Probing:
         if self.relief.held.is_due:
             self._release_held(self.relief)  # they have waited longer
         way = self.relief.way_for(probe)
-        probe.belong_to(self.egresses[0] if way is None else way.hosts)
+        probe.target.belong_to(self.egresses[0] if way is None else way.hosts)
         self.turn.begin((probe,))
         if way is not None:
             self.turn.queue(probe)
@@ -159,7 +158,7 @@ class Probing:
 
     def _queue(self, probe: Probe, hosts: HostEgress) -> None:
         """Try its exchanges by this egress once there is a place for it. Its clock has begun."""
-        probe.belong_to(hosts)
+        probe.target.belong_to(hosts)
         self.turn.queue(probe)
 
     def submit_to(self, host: Host, probes: Sequence[Probe]) -> None:
@@ -185,10 +184,10 @@ class Probing:
                 self._queue(probe, host.egress)
         else:
             for probe in probes:
-                probe.belong_to(host.egress)
+                probe.target.belong_to(host.egress)
                 if self._watched or probe.notes is not None:
                     self._recall_addresses(probe)
-                probe.try_exchange(0)
+                probe.target.try_exchange(0)
             host.egress.join(host, probes)
         for probe in others:
             self.submit(probe)
@@ -234,7 +233,7 @@ class Probing:
                 self.relief.trials.unreached(relieved.lost_trial, probe, successor)
         except Exception:
             log_fault(self.relief.relieve)
-            return probe.successor is not None  # which has its deadline, and the answer
+            return probe.result.successor is not None  # which has its deadline, and the answer
         return successor is not None
 
     def _pass_on(
@@ -249,17 +248,17 @@ class Probing:
 
         For the sessions that still have it, this probe is settled: with this outcome.
         """
-        if probe.stopped_at is not None:
+        if probe.clock.stopped_at is not None:
             self.turn.count_places([probe])
-        successor = probe.successor_by(probe.egress.name, doubted=relieved.doubted)
-        successor.belong_to(self.egresses[0] if relieved.way is None else relieved.way.hosts)
-        probe.end(outcome, rule, successor)
+        successor = probe.successor_by(probe.target.egress.name, doubted=relieved.doubted)
+        successor.target.belong_to(self.egresses[0] if relieved.way is None else relieved.way.hosts)
+        probe.result.pass_on(outcome, rule, successor)
         self.turn.pass_on(probe, successor)
         self.address_lookups.drop(probe)
-        host: Host | None = probe.host
+        host: Host | None = probe.target.host
         if host is not None:
             host.leave()
-            probe.leave_host()
+            probe.target.leave_host()
             self.turn.mark_freed(host)
         if relieved.way is None:
             self._hold(relief, successor)
@@ -271,8 +270,8 @@ class Probing:
         """Is another egress to ask? Then the probe is settled here: by what an exchange said, if any."""
         if self.relief is None or not self.relief.is_withdrawn(probe):
             return False
-        if probe.accepted or not self._relieved(probe, Outcome.NO_EGRESS, EGRESS_OUT_RULE):
-            cause = EGRESS_OUT if probe.cause in NEVER_TRIED else probe.cause
+        if probe.result.accepted or not self._relieved(probe, Outcome.NO_EGRESS, EGRESS_OUT_RULE):
+            cause = EGRESS_OUT if probe.attempts.cause in NEVER_TRIED else probe.attempts.cause
             self.settle(probe, cause.outcome, cause.rule)
         return True
 
@@ -285,64 +284,58 @@ class Probing:
 
     def settle(self, probe: Probe, outcome: Outcome, rule: str) -> None:
         """Settle the probe unless it is settled already."""
-        if probe.outcome is not None:
+        if probe.result.outcome is not None:
             return
-        if outcome is Outcome.TIMED_OUT and probe.host is not None:
-            probe.host.times.note_slow()
-        if probe.accepted and outcome is not Outcome.HOST_CHANGED:
-            if not LADDER[outcome].valid:
-                # It was sent again only for the catch-all test, and the reply was another.
-                outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
-            if outcome is Outcome.DELIVERABLE_UNTESTED and probe.of_record and probe.has_patience:
-                outcome, rule = Outcome.UNCONFIRMED, UNCONFIRMED_RULE
-        elif (
-            probe.refused is not None
-            and outcome in UNANSWERED
-            and probe.refused[0] is not Outcome.UNDELIVERABLE  # which is to be proved
-        ):
-            outcome, rule = probe.refused  # it was sent again only because of a limit
-        elif rule == OVERDUE.rule and probe.egress.permits.were_lacking(
-            probe, probe.egress.settings
-        ):
-            outcome, rule = Outcome.NO_CONNECTION_FREE, PERMIT_CLOCK
+        if outcome is Outcome.TIMED_OUT and probe.target.host is not None:
+            probe.target.host.times.note_slow()
         if outcome is Outcome.HOST_CHANGED:
-            probe.retry_after(CHANGED_S)
+            probe.result.retry_after(CHANGED_S)
+        elif probe.result.accepted:
+            outcome, rule = _of_accepted(probe, outcome, rule)
+        elif outcome in UNANSWERED:
+            outcome, rule = _of_unanswered(probe, outcome, rule)
         if self._watched:
             self._report(probe, outcome, rule)
         if self.relief is not None and self._relieved(probe, outcome, rule):
             return
-        host: Host | None = probe.host
-        probe.settle(outcome, rule)
+        host: Host | None = probe.target.host
+        probe.result.settle(outcome, rule)
         try:
             if self.address_lookups.pending:
                 self.address_lookups.drop(probe)
             self.turn.end(probe, host)
         except Exception:  # a bug in a host's bookkeeping must not keep the answer from the caller
             log_fault(self.turn.end)
-        if probe.accepted:
-            continue_test(probe.domain_here)
-        elif outcome is Outcome.UNDELIVERABLE and host is not None:
-            domain: DomainAcceptance = probe.domain_here
-            if domain.at.unknown_mailbox == probe.mailbox:
-                refused_as_unknown(host, domain)
+        domain: DomainAcceptance = probe.target.domain
+        if probe.result.accepted:
+            continue_test(domain)
+        elif (
+            outcome is Outcome.UNDELIVERABLE
+            and host is not None
+            and domain.at.unknown_mailbox == probe.mailbox
+        ):
+            refused_as_unknown(host, domain)
 
     def _report(self, probe: Probe, outcome: Outcome, rule: str) -> None:
-        place = max(0, probe.exchange_index)
-        name = probe.exchanges[place].name if place < len(probe.exchanges) else ""
-        self.observer.probe_decided(probe.egress.name, self.operators.id_of(name), outcome, rule)
+        name = probe.target.exchange.name if probe.target.exchanges else ""
+        self.observer.probe_decided(
+            probe.target.egress.name, self.operators.id_of(name), outcome, rule
+        )
 
     def abandon(self, probes: Iterable[Probe]) -> None:
         """The caller has gone: drop the probes without a report."""
-        latest = [probe.latest for probe in probes]
-        abandoned = [probe for probe in latest if not probe.settled]
+        abandoned = [each for each in (probe.latest for probe in probes) if not each.settled]
         for probe in abandoned:
-            host: Host | None = probe.host
-            probe.settle(Outcome.TIMED_OUT, "abandoned")
+            host: Host | None = probe.target.host
+            probe.result.settle(Outcome.TIMED_OUT, "abandoned")
             self.address_lookups.drop(probe)
             self.turn.end(probe, host, is_reported=False)
         for probe in abandoned:
             # Was it to carry its domain's test? Then another one does, and may need a connection.
-            if probe.accepted and (carrier := continue_test(probe.domain_here)) is not None:
+            if (
+                probe.result.accepted
+                and (carrier := continue_test(probe.target.domain)) is not None
+            ):
                 carrier.staff()
         self.turn.run()
 
@@ -353,18 +346,18 @@ class Probing:
         """
         if probe.settled:
             return
-        if probe.stopped_at is not None:  # it does not wait for a permit any more
+        if probe.clock.stopped_at is not None:  # it does not wait for a permit any more
             self.turn.count_places([probe])
-        probe.fail(cause)
-        if cause.outcome is Outcome.TIMED_OUT and probe.host is not None:
-            probe.host.times.note_slow()
+        probe.attempts.note_cause(cause)
+        if cause.outcome is Outcome.TIMED_OUT and probe.target.host is not None:
+            probe.target.host.times.note_slow()
         failed = cause.outcome in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
         final = not failed or cause.rule == BAN_RULE  # a backup would not judge in its place
-        if final or probe.exhausted:
+        if final or probe.attempts.exhausted:
             self.settle(probe, cause.outcome, cause.rule)
         elif not (
             cause.about_us
-            and probe.next_exchange
+            and probe.target.next_exchange
             and self._relieved(probe, cause.outcome, cause.rule)
         ):
             self.next_exchange(probe)
@@ -373,46 +366,45 @@ class Probing:
 
     def next_exchange(self, probe: Probe) -> None:
         """Try its next exchange, or the first; without one it is settled."""
-        if probe.host is not None:
-            host: Host = probe.host
-            host.leave()
-            probe.leave_host()
+        if probe.target.host is not None:
+            probe.target.host.leave()
+            probe.target.leave_host()
         if self.withdrawn(probe):
             return
-        while probe.exchange_index + 1 < len(probe.exchanges):
-            probe.try_exchange(probe.exchange_index + 1)
-            exchange = probe.exchanges[probe.exchange_index]
+        while probe.target.place + 1 < len(probe.target.exchanges):
+            probe.target.try_exchange(probe.target.place + 1)
+            exchange = probe.target.exchange
             known = self._routes.cached_addresses(exchange.name)
             if known is None:
-                self.address_lookups.begin(probe, probe.exchange_index)
+                self.address_lookups.begin(probe, probe.target.place)
                 return
             self._recall_addresses(probe)
             if self._enter(probe, exchange.name, known):
                 return
         if not self.address_lookups.waits(probe):  # else a look-up may still find one
-            cause = probe.cause or NO_ADDRESS
+            cause = probe.attempts.cause or NO_ADDRESS
             self.settle(probe, cause.outcome, cause.rule)
 
     def _found(self, probe: Probe, place: int, answer: AddressAnswer) -> None:
         """The look-up of an exchange is done: try it, or go on if it was the latest one begun."""
         if self.withdrawn(probe):
             return
-        last = probe.exchange_index
-        probe.try_exchange(place)
-        if not self._enter(probe, probe.exchanges[place].name, answer):
-            probe.try_exchange(last)
+        last = probe.target.place
+        probe.target.try_exchange(place)
+        if not self._enter(probe, probe.target.exchanges[place].name, answer):
+            probe.target.try_exchange(last)
             if place == last or not self.address_lookups.waits(probe):
                 self.next_exchange(probe)
 
     def _enter(self, probe: Probe, name: str, answer: AddressAnswer) -> bool:
         """Queue the probe at the exchange's host; False if it has no usable address."""
         if isinstance(answer, Addresses):
-            if usable := probe.egress.usable(answer.ips):
+            if usable := probe.target.egress.usable(answer.ips):
                 self.address_lookups.drop(probe)
-                host = probe.egress.host_at(usable, name, patient=probe.patient)
-                probe.egress.join(host, (probe,))
+                host = probe.target.egress.host_at(usable, name, patient=probe.patient)
+                probe.target.egress.join(host, (probe,))
                 return True
-            cause = NOT_PUBLIC if probe.egress.of_family(answer.ips) else OTHER_FAMILY
+            cause = NOT_PUBLIC if probe.target.egress.of_family(answer.ips) else OTHER_FAMILY
         elif isinstance(answer, NoAddress):
             cause = NO_ADDRESS
         else:
@@ -420,21 +412,41 @@ class Probing:
         if probe.notes is not None:
             probe.notes.tried.append(ConnectionAttempt(name, None, cause.words))
         # The cause of an exchange that was tried says more than of one that could not be.
-        if probe.cause in NEVER_TRIED:
-            probe.fail(cause)
+        if probe.attempts.cause in NEVER_TRIED:
+            probe.attempts.note_cause(cause)
         return False
 
     def expire(self, probe: Probe) -> None:
         """Its deadline has passed."""
-        if self.address_lookups.waits(probe) and probe.cause in NEVER_TRIED:
+        if self.address_lookups.waits(probe) and probe.attempts.cause in NEVER_TRIED:
             cause = self.address_lookups.cause_at_deadline(probe)
             self.settle(probe, cause.outcome, cause.rule)
-        elif probe.unconfirmed is not None:
-            has_changed = probe.host.controls.has_changed(self._now())
-            self.settle(probe, *(CHANGED if has_changed else probe.unconfirmed))
+        elif probe.result.unconfirmed is not None:
+            has_changed = probe.target.host.controls.has_changed(self._now())
+            self.settle(probe, *(CHANGED if has_changed else probe.result.unconfirmed))
         else:
             self.time_out(probe)
 
     def time_out(self, probe: Probe) -> None:
-        cause = probe.cause if probe.cause is AWAITS_EGRESS else OVERDUE
+        cause = probe.attempts.cause if probe.attempts.cause is AWAITS_EGRESS else OVERDUE
         self.settle(probe, cause.outcome, cause.rule)
+
+
+def _of_accepted(probe: Probe, outcome: Outcome, rule: str) -> tuple[Outcome, str]:
+    """The verdict of a probe that its host has accepted before."""
+    if not LADDER[outcome].valid:
+        # It was sent again only for the catch-all test, and the reply was another.
+        outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
+    if outcome is Outcome.DELIVERABLE_UNTESTED and probe.result.of_record and probe.has_patience:
+        return Outcome.UNCONFIRMED, UNCONFIRMED_RULE
+    return outcome, rule
+
+
+def _of_unanswered(probe: Probe, outcome: Outcome, rule: str) -> tuple[Outcome, str]:
+    """The verdict of a probe without an answer: by what kept it from one, if that is known."""
+    before, egress = probe.objections.verdict, probe.target.egress
+    if before is not None and before[0] is not Outcome.UNDELIVERABLE:  # which is to be proved
+        return before  # it was sent again only because of a limit
+    if rule == OVERDUE.rule and egress.permits.were_lacking(probe, egress.settings):
+        return Outcome.NO_CONNECTION_FREE, PERMIT_CLOCK
+    return outcome, rule

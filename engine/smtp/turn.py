@@ -60,13 +60,13 @@ class Deadlines:
         if not self._running:
             self._wake.set()
         for probe in probes:
-            probe.start_clock(now, self._overall_s)
+            probe.clock.start(now, self._overall_s)
             self._running[probe] = None
 
     def stop(self, probe: Probe) -> None:
         """Stop the clock until begin()."""
-        self._leave(probe)
-        probe.stop_clock(self._now())
+        self.end(probe)
+        probe.clock.stop(self._now())
 
     def pass_on(self, probe: Probe, successor: Probe) -> None:
         """The successor has the clock of this probe from now on."""
@@ -75,13 +75,10 @@ class Deadlines:
             self._first_of[successor] = first
 
     def end(self, probe: Probe) -> None:
-        """The probe is settled."""
+        """The probe is settled, or its clock is stopped."""
         self._running.pop(self._first_of.pop(probe, probe), None)
-        if probe.stopped_at is not None:
-            probe.end_clock(self._now())
-
-    def _leave(self, probe: Probe) -> None:
-        self._running.pop(self._first_of.pop(probe, probe), None)
+        if probe.clock.stopped_at is not None:
+            probe.clock.end(self._now())
 
     async def keep(self, end_step: Callable[[], None]) -> None:
         """Have every probe settled at its deadline; each is a step. Runs until cancelled."""
@@ -90,15 +87,15 @@ class Deadlines:
             if first is None:
                 self._wake = trio.Event()
                 await self._wake.wait()
-            elif first.deadline > self._now():
-                await trio.sleep_until(first.deadline)
+            elif first.clock.deadline > self._now():
+                await trio.sleep_until(first.clock.deadline)
             else:
                 probe = first.latest
                 try:
                     self._probes.expire(probe)
                 except Exception:
                     log_fault(self._probes.expire)
-                    self._leave(probe)
+                    self.end(probe)
                     self._probes.time_out(probe)
                 end_step()
 
@@ -200,7 +197,7 @@ class Turn(Generic[AnyHost]):
     def _admit(self) -> None:
         now = self._now()
         while self.under_way < self._limit and (probe := self.waiting.pop()) is not None:
-            if not probe.settled and probe.deadline > now:
+            if not probe.settled and probe.clock.deadline > now:
                 self._admitted.add(probe)
                 self._probes.next_exchange(probe)
 
@@ -219,12 +216,12 @@ class Turn(Generic[AnyHost]):
     def stop_clocks(self, probes: Iterable[Probe]) -> None:
         """These wait, however long, for what is not theirs to speed up."""
         for probe in probes:
-            if probe.outcome is None and probe.stopped_at is None:
+            if probe.result.outcome is None and probe.clock.stopped_at is None:
                 self.clocks[probe.patient].stop(probe)
 
     def restart_clock(self, probe: Probe) -> None:
         """It waits no more: its clock begins anew."""
-        if probe.outcome is None and probe.stopped_at is not None:
+        if probe.result.outcome is None and probe.clock.stopped_at is not None:
             self.clocks[probe.patient].begin((probe,))
 
     def pass_on(self, probe: Probe, successor: Probe) -> None:
@@ -238,14 +235,14 @@ class Turn(Generic[AnyHost]):
 
         If its clock ends first, it is settled with this cause.
         """
-        probe.fail(cause)
+        probe.attempts.note_cause(cause)
         if probe.deferred_start:
             self.stop_clocks((probe,))
         self.leave_places((probe,))
 
     def go_on(self, probe: Probe) -> None:
         """It waits no more."""
-        probe.forget_cause()
+        probe.attempts.note_cause(None)
         self.restart_clock(probe)
 
     # -- marks -----------------------------------------------------------------------------------
@@ -288,10 +285,6 @@ class Turn(Generic[AnyHost]):
 
     def unsubscribe(self, listener: OnCapacity[AnyHost]) -> None:
         self._listeners = tuple(each for each in self._listeners if each != listener)
-
-    async def keep_time(self, *, patient: bool) -> None:
-        """Have every probe of this kind settled at its deadline. Runs until cancelled."""
-        await self.clocks[patient].keep(self.run)
 
     def run(self) -> None:
         """The step is over."""

@@ -70,8 +70,8 @@ class Verification(msgspec.Struct, eq=False):
         self.why = why
 
     def settled_by(self, probe: Probe) -> None:
-        self.outcome, self.rule = probe.outcome, probe.rule
-        self.retry_s, self.takes = probe.retry_s, probe.takes
+        self.outcome, self.rule = probe.result.outcome, probe.result.rule
+        self.retry_s, self.takes = probe.result.retry_s, probe.result.takes
 
     @property
     def domain(self) -> str:
@@ -83,9 +83,9 @@ class Verification(msgspec.Struct, eq=False):
     def latest_host(self) -> str:
         """The name of the exchange that was asked last; empty if there was none."""
         probe = None if self.probe is None else self.probe.latest
-        if probe is None or not 0 <= probe.exchange_index < len(probe.exchanges):
+        if probe is None or not 0 <= probe.target.place < len(probe.target.exchanges):
             return ""
-        return probe.exchanges[probe.exchange_index].name
+        return probe.target.exchange.name
 
     def verdict(self, text: str, now: float) -> Verdict:
         """The verdict of the decided outcome, for the text as it was submitted."""

@@ -17,7 +17,7 @@ from ..observer import NO_OBSERVER
 from ..pauses import PAUSED_RULE
 from ..smtp.host.host import Host
 from ..smtp.patience import overall_s
-from ..smtp.probe import Probe, ProbeNotes
+from ..smtp.probe import Probe, ProbeNotes, ProbeTarget
 from ..verdict import Outcome
 from .answers import Answer, Answers
 from .backlog import Backlog
@@ -281,9 +281,8 @@ class _Scheduler:
             verification.mailbox,
             address.domain,
             options.account,
-            verification.exchanges or self._domains.exchanges(route),
+            ProbeTarget(verification.exchanges or self._domains.exchanges(route)),
             self._settled,
-            verification,
             not address.local.isascii(),
             verification.notes,
             behind,
@@ -296,12 +295,12 @@ class _Scheduler:
     def _settled(self, probe: Probe) -> None:
         """Called in a turn. An exception here must end this stream, not the others."""
         try:
-            verification: Verification = probe.owner
+            verification = self._open[probe.mailbox]
             if self._observed:
                 layer_s = overall_s(self._engine.settings, probe.patient)
-                self._engine.observer.probe_settled(probe.deadline - layer_s)
+                self._engine.observer.probe_settled(probe.clock.deadline - layer_s)
             verification.settled_by(probe)
-            verification.began += probe.stopped_s
+            verification.began += probe.clock.stopped_s
             self._finish(verification)
             verification.probe = None  # breaks the reference cycle
         except Exception as error:

@@ -163,7 +163,7 @@ async def test_the_end_gets_through_a_connection(authority, ca_file, protocol, e
 ENGINE = [
     ("mailprobe.engine.dns.deadlines.DeadlineClock.tick", "deliverable"),
     ("mailprobe.engine.dns.deadlines.DeadlineClock.run", "deliverable"),
-    ("mailprobe.engine.smtp.turn.Turn.keep_time", "deliverable"),
+    ("mailprobe.engine.smtp.turn.Deadlines.keep", "deliverable"),
     ("mailprobe.engine.smtp.turn.Deadlines.end", "deliverable"),
     ("mailprobe.engine.stream.engine.compile_soon", "deliverable"),
     ("mailprobe.engine.smtp.replies.rules.Rules.compile_remaining", "deliverable"),

@@ -178,7 +178,7 @@ class EgressChoice:
 
     def judge_doubt(self, probe: Probe) -> None:
         """Another egress had an address accepted: the host does not judge those by the doubted one."""
-        key = probe.doubted, probe.exchanges[max(0, probe.exchange_index)].name
+        key = probe.target.doubted, probe.target.exchange.name
         self._unsuited[key] = self._now() + UNSUITED_S
         self._unsuited.move_to_end(key)
         if len(self._unsuited) > UNSUITED_MAX:

@@ -65,7 +65,7 @@ class HeldProbes:
                 if (probe := self.pop()) is None:
                     break
                 kept.append(probe)  # also if a bug meets it
-                task = EgressTask(probe.domain, probe.exchanges, probe.egresses_tried)
+                task = EgressTask(probe.domain, probe.target.exchanges, probe.target.egresses_tried)
                 if not self._has_room(task, probe):
                     continue
                 way = None if self._is_too_late(probe) else self._choice.reserve(task)

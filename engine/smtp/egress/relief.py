@@ -61,13 +61,13 @@ class EgressRelief:
     def way_for(self, probe: Probe) -> Way | None:
         """The egress that asks about it, counted; None without one."""
         return self.trials.begin(probe) or self.choice.reserve(
-            EgressTask(probe.domain, probe.exchanges)
+            EgressTask(probe.domain, probe.target.exchanges)
         )
 
     def is_awaited(self, probe: Probe) -> bool:
         """May an egress ask about it in a moment?"""
         return self.choice.is_awaited(
-            EgressTask(probe.domain, probe.exchanges, probe.egresses_tried)
+            EgressTask(probe.domain, probe.target.exchanges, probe.target.egresses_tried)
         )
 
     def grant(self, host: Host, probes: Sequence[Probe]) -> int:
@@ -77,13 +77,13 @@ class EgressRelief:
 
     def is_too_late(self, probe: Probe) -> bool:
         """Is there no time left for another egress?"""
-        return probe.deadline - self._now() < TAKE_OVER_S
+        return probe.clock.deadline - self._now() < TAKE_OVER_S
 
     def is_withdrawn(self, probe: Probe) -> bool:
         """Is its egress paused or quarantined? The trial of a quarantined one goes on."""
-        if not probe.egress.is_out:
+        if not probe.target.egress.is_out:
             return False
-        way = self.choice.by_name[probe.egress.name]
+        way = self.choice.by_name[probe.target.egress.name]
         is_quarantined = self._control.state(way.name) == "quarantined"
         return not (is_quarantined and self.trials.of[way].probe is probe)
 
@@ -102,18 +102,18 @@ class EgressRelief:
 
         It does if the host refuses this egress, or the egress cannot connect.
         """
-        way = self.choice.by_name[probe.egress.name]
+        way = self.choice.by_name[probe.target.egress.name]
         reason, blame = self._cause_of(outcome, rule)
         is_trial = self.trials.of[way].probe is probe
         self.trials.note(way, probe, rule, reason)
-        cause, has_failed = probe.cause, way.standing.has_failed
+        cause, has_failed = probe.attempts.cause, way.standing.has_failed
         rests = cause is not None and cause.about_us and cause.rule == rule
         refused = blame == "us" and reason in ("blocked_us", "rate_limited")
         failed = rule == EGRESS_FAILED_RULE or (rule in UNREACHED and has_failed)
         lost = way if is_trial and rule in UNREACHED and has_failed else None
         if refused or rests or failed or rule in (EGRESS_FAMILY_RULE, EGRESS_OUT_RULE):
             return self._another(probe, rule, lost, doubted=False)
-        if probe.doubted:
+        if probe.target.doubted:
             if outcome in ACCEPTED:
                 self.choice.judge_doubt(probe)
         elif self._is_doubtful(probe, outcome):
@@ -122,7 +122,7 @@ class EgressRelief:
 
     def _is_doubtful(self, probe: Probe, outcome: Outcome) -> bool:
         """May the host treat all alike who come by this egress? It has accepted none of them."""
-        host: Host | None = probe.host
+        host: Host | None = probe.target.host
         if host is None or host.controls.comparable:
             return False
         if outcome is Outcome.TEMPORARY:
@@ -132,10 +132,10 @@ class EgressRelief:
 
     def _another(self, probe: Probe, rule: str, lost: Way | None, *, doubted: bool) -> Relieved:
         """Another egress, counted, if there is one and time for it."""
-        tried = (*probe.egresses_tried, probe.egress.name)
+        tried = (*probe.target.egresses_tried, probe.target.egress.name)
         refused_all = len(tried) >= EGRESSES_TRIED_MAX and rule != EGRESS_OUT_RULE
         if refused_all or self.is_too_late(probe):
             return Relieved(passes_on=False, lost_trial=lost)
-        task = EgressTask(probe.domain, probe.exchanges, tried)
+        task = EgressTask(probe.domain, probe.target.exchanges, tried)
         other = self.choice.reserve(task)
         return Relieved(other is not None or self.choice.is_awaited(task), other, doubted, lost)

@@ -70,11 +70,17 @@ class EgressTrials:
             return None
         self._next_look_at = now + TRIALS_S
         self._witnesses = {each: of for each, of in self._witnesses.items() if not each.settled}
-        host = probe.exchanges[0]
-        operators = {self._choice.operators.id_of(exchange.name) for exchange in probe.exchanges}
+        host = probe.target.exchanges[0]
+        operators = {
+            self._choice.operators.id_of(exchange.name) for exchange in probe.target.exchanges
+        }
         for way, trials in self.of.items():
             if (
-                not (trials.probe and not trials.probe.settled and trials.probe.egress is way.hosts)
+                not (
+                    trials.probe
+                    and not trials.probe.settled
+                    and trials.probe.target.egress is way.hosts
+                )
                 and way not in self._witnesses.values()
                 and host.name not in trials.hosts_unreached
                 and way.standing.failure.until <= now
@@ -108,16 +114,20 @@ class EgressTrials:
         is_trial = trials.probe is probe
         if is_trial:
             trials.probe = None
-        if self._witnesses and (tried := self._witnesses.pop(probe, None)) and probe.conversations:
+        if (
+            self._witnesses
+            and (tried := self._witnesses.pop(probe, None))
+            and probe.attempts.conversations
+        ):
             self._failed(tried, probe)  # which did not reach this host a moment ago
         if rule == EGRESS_FAILED_RULE:
             self._failed(way, probe)
             return
-        if rule in UNREACHED and probe.addresses_tried:
-            host = probe.exchanges[probe.exchange_index].name
+        if rule in UNREACHED and probe.attempts.addresses:
+            host = probe.target.exchange.name
             if standing.unreached(host, now) and self._others_work(way):
                 self._failed(way, probe)
-        if not probe.conversations:
+        if not probe.attempts.conversations:
             return  # no host has answered it
         if standing.has_failed:
             log.warning("egress works again: egress=%s", way.name)
@@ -130,7 +140,7 @@ class EgressTrials:
 
     def _answered(self, way: Way, probe: Probe, reason: Reason, *, is_trial: bool) -> None:
         """A mail host has answered: one that refuses the egress may be one too many."""
-        host = probe.exchanges[probe.exchange_index].name
+        host = probe.target.exchange.name
         operator, is_refusal = self._choice.operators.id_of(host), reason == "blocked_us"
         self._control.answered(way.name, operator, host, reason)
         of_others = ".".join(host.split(".")[-LABELS:])
@@ -168,7 +178,7 @@ class EgressTrials:
         trials = self.of[way]
         if len(trials.hosts_unreached) >= UNREACHED_KEPT_MAX:
             trials.hosts_unreached.clear()
-        trials.hosts_unreached.add(probe.exchanges[0].name)
+        trials.hosts_unreached.add(probe.target.exchanges[0].name)
         if witness is not None:
             self._witnesses[witness] = way
             return
@@ -194,5 +204,5 @@ class EgressTrials:
         self.of[way].hosts_unproven = 0
         log.error(
             "egress failed: egress=%s why=%s retry_in_s=%d",
-            way.name, probe.cause.words if probe.cause else "", standing.failure.length_s,
+            way.name, probe.attempts.cause.words if probe.attempts.cause else "", standing.failure.length_s,
         )  # fmt: skip

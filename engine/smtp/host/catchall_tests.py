@@ -22,16 +22,19 @@ def settle_awaiting(
     if acceptance is Acceptance.UNASKED:
         host.probes.observer.budget_lacking(tolerance.known.label, random=True)
     for probe in host.domains.learn(domain, acceptance, now, in_time=in_time):
-        rule = deciding_rule(acceptance, probe.rule)
+        rule = deciding_rule(acceptance, probe.result.rule)
         if acceptance is Acceptance.ELSEWHERE:
-            probe.retry_after(ELSEWHERE_S)
+            probe.result.retry_after(ELSEWHERE_S)
         if acceptance is Acceptance.UNASKED and not probe.settled:
             kind = Kind.NAME if probe.deferred_start else Kind.LONE_NAME
             wait_s = tolerance.next_room_s(kind, probe.asker, now, probe.patience_s)
-            probe.retry_after(wait_s, tolerance.known.takes)
+            probe.result.retry_after(wait_s, tolerance.known.takes)
             # Seen to judge since: what the address lacks is its domain's name alone.
-            if probe.of_record and controls.seen_at[Treatment.REFUSED] > probe.of_record:
-                probe.note_record(None)
+            if (
+                probe.result.of_record
+                and controls.seen_at[Treatment.REFUSED] > probe.result.of_record
+            ):
+                probe.result.note_record(None)
             if probe.deferred_start and probe.asker not in accounts:
                 accounts.add(probe.asker)
                 tolerance.turned_away(probe.asker, now, untested=domain.name)
@@ -49,7 +52,8 @@ def continue_test(domain: DomainAcceptance) -> Host | None:
     """An accepted probe is settled. If it was to carry the test, another one does, at this host."""
     if not domain.awaiting or domain.testing:
         return None
-    host = next((each.host for each in domain.awaiting if each.host is not None), None)
+    hosts = (each.target.host for each in domain.awaiting if not each.settled)
+    host: Host | None = next(filter(None, hosts), None)
     if host is not None:
         repeat_test(host, domain)
     return host
@@ -64,10 +68,10 @@ def repeat_test(host: Host, domain: DomainAcceptance) -> None:
     domain.withdraw_test()
     half_s = host.egress.settings.probe_s / 2
     while (again := domain.pop_carrier()) is not None:
-        its_host: Host = again.host  # counterparts share their domains
+        its_host: Host = again.target.host  # counterparts share their domains
         domain.begin_test()  # if it is settled instead, the next one follows here
         # If time is short, addresses that were not sent yet go first.
-        is_short = not again.deferred_start and again.deadline - host.now() <= half_s
+        is_short = not again.deferred_start and again.clock.deadline - host.now() <= half_s
         its_host.waiting.requeue(again, last=is_short)
         domain.withdraw_test()
         if not again.settled:

@@ -36,7 +36,7 @@ class Hedges:
         for probe in probes:
             if silent.waiting.is_gone(probe) or probe.deferred_start:
                 continue
-            if (exchange := probe.next_exchange) is not None:
+            if (exchange := probe.target.next_exchange) is not None:
                 exchanges.setdefault(exchange.name, probe.asker)
         for name, account in exchanges.items():
             known = self._routes.cached_addresses(name)
@@ -103,14 +103,14 @@ def move_equals(host: Host, silent: Host, probes: Sequence[Probe]) -> None:
     for probe in probes:
         if silent.waiting.is_gone(probe) or probe.deferred_start:
             continue
-        exchange = probe.next_exchange
+        exchange = probe.target.next_exchange
         if exchange is None or exchange.name not in host.names:
             continue
-        if exchange.preference != probe.exchanges[probe.exchange_index].preference:
+        if exchange.preference != probe.target.exchange.preference:
             continue
         if host.domains.refusal(host.key, probe.domain, now) is not None:
             continue
-        probe.prefer_next_exchange()
+        probe.target.prefer_next_exchange()
         if probe.notes is not None:
             words = f"silent for {HEDGE_S:g} s, an equal exchange was quicker"
             probe.notes.tried.append(ConnectionAttempt(silent.name, silent.addresses[0], words))

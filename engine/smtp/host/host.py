@@ -168,7 +168,7 @@ class Host:
         for probe in probes:
             local = probe.mailbox.rpartition("@")[0]
             domain = find_domain(self.key, probe.domain, now, local)
-            probe.wait_at(self, domain)
+            probe.target.wait_at(self, domain)
             self.present += 1
             backing_off = self.rest.is_on(now) or now < domain.at.backoff_until
             if backing_off and (cause := self.rest.cause_for(probe, now)) is not None:

@@ -224,9 +224,9 @@ class ConnectionOpener:
         return greeted
 
     def _must_fail_over(self, probe: Probe) -> bool:
-        if self._host.waiting.is_gone(probe) or probe.next_exchange is None:
+        if self._host.waiting.is_gone(probe) or probe.target.next_exchange is None:
             return False
-        return probe.deadline < self._now() + self._host.read_s + NEXT_EXCHANGE_S
+        return probe.clock.deadline < self._now() + self._host.read_s + NEXT_EXCHANGE_S
 
     def _host_at_limit(self) -> None:
         """The other connections go on; this one was one too many."""
@@ -271,10 +271,10 @@ class ConnectionOpener:
         for probe in list(self._host.waiting):
             if self._host.waiting.is_gone(probe):
                 continue
-            probe.fail_attempt(cause)
+            probe.attempts.fail_connection(cause)
             if probe.notes is not None:
                 probe.notes.tried.append(ConnectionAttempt(self._host.name, address, cause.words))
                 for line in lines:
                     probe.notes.add_line(*line)
-            if probe.exhausted and probe.host is self._host:
+            if probe.attempts.exhausted and probe.target.host is self._host:
                 self._host.probes.settle(probe, cause.outcome, cause.rule)

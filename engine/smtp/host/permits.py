@@ -156,11 +156,11 @@ class Permits:
 
     def were_lacking(self, probe: Probe, settings: EngineSettings) -> bool:
         """At the probe's deadline: had its host less than a read's time, for want of a permit?"""
-        host: Host | None = probe.host
+        host: Host | None = probe.target.host
         if host is None or (host.staffing.connections.left and host.pipelines is None):
             return False  # it has never greeted us: the connections that we left hold the permits
         overall_s = patience.overall_s(settings, probe.patient)
-        waited_s = self.waits.lacked_s(host, probe.deadline - overall_s)
+        waited_s = self.waits.lacked_s(host, probe.clock.deadline - overall_s)
         return waited_s > overall_s - host.read_s
 
     def batches_beside(self, host: Host) -> int | None:
@@ -307,7 +307,11 @@ class PermitWaits:
     @staticmethod
     def _stands(probe: Probe, host: Host) -> bool:
         """Does the probe, whose clock was stopped, still wait here?"""
-        return probe.outcome is None and probe.host is host and probe.stopped_at is not None
+        return (
+            probe.result.outcome is None
+            and probe.target.host is host
+            and probe.clock.stopped_at is not None
+        )
 
     def joined(self, host: Host, probes: Iterable[Probe]) -> None:
         """These probes are queued at a host that waits: stop the clocks that stand still meanwhile."""
@@ -316,9 +320,9 @@ class PermitWaits:
             probe
             for probe in probes
             if probe.deferred_start
-            and probe.stopped_at is None
-            and probe.outcome is None
-            and probe.host is host
+            and probe.clock.stopped_at is None
+            and probe.result.outcome is None
+            and probe.target.host is host
         ]
         if waiting:
             wait.stopped += waiting

@@ -20,7 +20,7 @@ class HostQueue(FairQueue[Probe]):
 
     def is_gone(self, probe: Probe) -> bool:
         """The probe is settled, or under way at another exchange."""
-        return probe.outcome is not None or probe.host is not self._host
+        return probe.result.outcome is not None or probe.target.host is not self._host
 
     def any(self) -> bool:
         """Does a probe wait for a connection?"""
@@ -34,9 +34,9 @@ class HostQueue(FairQueue[Probe]):
         """Take the next probe to send. One whose domain or host is left alone is queued again instead."""
         rest = self._host.rest
         while (probe := self.pop()) is not None:
-            if probe.outcome is not None or probe.host is not self._host:
+            if probe.result.outcome is not None or probe.target.host is not self._host:
                 continue
-            backing_off = now < rest.backoff.until or now < probe.domain_here.at.backoff_until
+            backing_off = now < rest.backoff.until or now < probe.target.domain.at.backoff_until
             if not backing_off or rest.cause_for(probe, now) is None:
                 return probe
             emit(Requeued(probe))  # and rejected there, with its cause
@@ -70,10 +70,10 @@ class HostQueue(FairQueue[Probe]):
         now, tolerance = self._host.now(), self._host.tolerance
         self._probes.observer.budget_lacking(tolerance.known.label, random=False)
         if probe.deferred_start:
-            untested = probe.domain if probe.domain_here.needs_test(now) else ""
+            untested = probe.domain if probe.target.domain.needs_test(now) else ""
             tolerance.turned_away(probe.asker, now, probe.mailbox, untested)
         wait_s = tolerance.next_room_s(probe.kind, probe.asker, now, probe.patience_s)
-        probe.retry_after(wait_s, tolerance.known.takes)
+        probe.result.retry_after(wait_s, tolerance.known.takes)
         self._host.rest.reject(probe, NO_BUDGET)
 
     def turn_away_spent(self) -> bool:

@@ -156,14 +156,14 @@ class HostRest:
 
     def cause_for(self, probe: Probe, now: float) -> Cause | None:
         """The cause of the back-off of the host, the domain or the name; None without one."""
-        domain: DomainAcceptance = probe.domain_here
+        domain: DomainAcceptance = probe.target.domain
         if now < self.backoff.until:
             return self.cause
         cause = None
         if now < domain.at.backoff_until:
             cause = domain.at.backoff_cause
         elif now < self.names_until:
-            cause = self._memory.name_backoff(probe.exchanges[probe.exchange_index].name, now)
+            cause = self._memory.name_backoff(probe.target.exchange.name, now)
         return None if cause is None or self.is_outwaited(cause) else cause
 
     def is_outwaited(self, cause: Cause) -> bool:
@@ -183,10 +183,10 @@ class HostRest:
     def send_on(self, cause: Cause) -> None:
         """Fail over every probe that waits here."""
         for probe in self._host.waiting.pop_all():
-            if probe.host is self._host:
+            if not probe.settled and probe.target.host is self._host:
                 self._note_ban(probe, cause)
                 self._probes.fail_over(probe, cause)
 
     def _note_ban(self, probe: Probe, cause: Cause) -> None:
         if cause.rule == BAN_RULE:
-            probe.retry_after(max(0.0, self.backoff.until - self._host.now()))
+            probe.result.retry_after(max(0.0, self.backoff.until - self._host.now()))

@@ -197,7 +197,9 @@ class Staffing:
             return False
         if self.connections.counted < self.limit and any(map(self._has_permit, host.addresses)):
             return False  # one more can be opened beside it
-        if all(host.waiting.is_gone(each) or each.rerouted for each in host.waiting.heads()):
+        if all(
+            host.waiting.is_gone(each) or each.attempts.rerouted for each in host.waiting.heads()
+        ):
             return False
         prompt = self.connections.now - len(late.sessions)
         if late.slow_for_all:  # perhaps: give up one at a time

@@ -63,13 +63,13 @@ class RecipientReplies:
 
         None if more follows; then nothing has been changed, and process() is to do it.
         """
-        if not isinstance(probe, Probe) or probe.outcome is not None:
+        if not isinstance(probe, Probe) or probe.result.outcome is not None:
             return None
         reply, now, limits = turn.reply, self._conversation.received_at, self._limits
         code = reply.code
         if code < 300:
             reading = ACCEPTED
-            domain: DomainAcceptance = probe.domain_here
+            domain: DomainAcceptance = probe.target.domain
             if domain.acceptance in (None, Acceptance.UNASKED) or now >= domain.known_until:
                 return None
             outcome = domain.acceptance.outcome
@@ -94,7 +94,7 @@ class RecipientReplies:
             limits.count_refusal(reply, reading, outcome, now)
             self._emit(RecipientRefused(now, not batch.late, code >= 500))
             if meaning is _NO_MAILBOX and code >= 500:
-                probe.domain_here.refused_as_unknown(probe.mailbox, reply)
+                probe.target.domain.refused_as_unknown(probe.mailbox, reply)
         if code < 300:
             limits.count_answer(now, accepted=True)
         if probe.notes is not None:
@@ -102,7 +102,7 @@ class RecipientReplies:
             if code < 300:
                 probe.notes.cached.append("catch_all")
         self.fruitful = True
-        self._emit(RecipientRead(probe.domain_here, reply, reading))
+        self._emit(RecipientRead(probe.target.domain, reply, reading))
         return probe, outcome, rule
 
     def process(self, asked: PendingProbe, turn: CommandReply, batch: RecipientBatch) -> None:
@@ -159,10 +159,10 @@ class RecipientReplies:
         for held in reversed(released.again):
             asked = held.asked
             if isinstance(asked, Probe):
-                asked.refused_by_limit(held.outcome, held.reading.rule, held.refusal)
+                asked.objections.add_refusal(held.outcome, held.reading.rule, held.refusal)
                 requeue_uncounted(self._emit, asked)
             else:
-                asked.count_objection()  # a limit may have refused it
+                asked.objections.add()  # a limit may have refused it
                 self._next_batch.tests.send_again(asked)
         for held in released.own:
             self._own_answer(held.asked, held.reply, held.reading)
@@ -182,7 +182,7 @@ class RecipientReplies:
             return True
         if reading.meaning is not _SENDER_REFUSED or not terms.refuse(self._transaction.sender):
             return False
-        return asked.refuse_sender(self._host)
+        return asked.objections.refuse_sender(self._host)
 
     # -- what the reply says of its recipient --------------------------------------------------
 
@@ -195,14 +195,14 @@ class RecipientReplies:
                 self._emit(RecipientRead(asked.domain, reply, reading))
             self._test_answered(asked, reply, reading)
             return
-        self._emit(RecipientRead(asked.domain_here, reply, reading))
+        self._emit(RecipientRead(asked.target.domain, reply, reading))
         if asked.settled:
             return
         if reply.positive:
             self._probe_accepted(asked, reading)
             return
         if reading.meaning is _NO_MAILBOX and reply.code >= 500:
-            asked.domain_here.refused_as_unknown(asked.mailbox, reply)
+            asked.target.domain.refused_as_unknown(asked.mailbox, reply)
         self._conclude(asked, refusal_outcome(reply, reading), reading.rule)
 
     def _conclude(self, probe: Probe, outcome: Outcome, rule: str) -> None:
@@ -227,12 +227,12 @@ class RecipientReplies:
         if acceptance is not Acceptance.SOME and is_watched:
             for probe in domain.pop_awaiting():
                 if not probe.settled:
-                    rule = deciding_rule(acceptance, probe.rule)
+                    rule = deciding_rule(acceptance, probe.result.rule)
                     self._conclude(probe, acceptance.outcome, rule)
         self._emit(TestEnded(domain, acceptance))
 
     def _probe_accepted(self, probe: Probe, reading: ReplyMeaning) -> None:
-        domain: DomainAcceptance = probe.domain_here
+        domain: DomainAcceptance = probe.target.domain
         now = self._conversation.received_at
         known = domain.known(now)
         if known is None:  # it may confirm that listed addresses are refused here
@@ -244,7 +244,7 @@ class RecipientReplies:
                 probe.notes.cached.append("catch_all")
             self._conclude(probe, known.outcome, deciding_rule(known, reading.rule))
             return
-        probe.accept(reading.rule)
+        probe.result.accept(reading.rule)
         domain.awaiting.append(probe)
         if probe.deferred_start:
             self._emit(ClockSuspended(probe))

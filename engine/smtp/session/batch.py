@@ -7,7 +7,7 @@ import msgspec
 from ..catchall import DomainAcceptance
 from ..controls import Known, Treatment
 from ..leases.name_claims import CLAIM_S
-from ..probe import Cause, Probe
+from ..probe import Cause, Objections, Probe
 from ..replies.rules import ReplyMeaning
 from ..tolerance.limits import Kind
 from ..wire import NOOP, Command, CommandReply
@@ -23,10 +23,9 @@ class CatchAllTest:
     model: str = ""  # the local part whose shape it has
     variant: int = 0  # the first or the second: see catchall.Domains.random_mailbox()
     deferred_start: bool = False  # a list waits for it: see probe.Probe
-    objections: int = 0
+    objections: Objections = field(default_factory=Objections)
     smtputf8: bool = False
     abandoned: bool = False  # its domain is tested elsewhere
-    sender_refused_by: object = None  # see probe.Probe
     settled: bool = False  # never: its domain waits for it
 
     @property
@@ -42,23 +41,9 @@ class CatchAllTest:
         )
 
     @property
-    def domain_here(self) -> DomainAcceptance:
-        """As a probe has it."""
-        return self.domain
-
-    @property
     def patience_s(self) -> float:
         """What is left of the patience of the lists that wait for this test."""
         return max((probe.patience_s for probe in self.domain.awaiting), default=0.0)
-
-    def count_objection(self) -> None:
-        """It was refused, perhaps because of a limit."""
-        self.objections += 1
-
-    def refuse_sender(self, host: object) -> bool:
-        """This host refused one kind of sender. False if it did so for this address before."""
-        before, self.sender_refused_by = self.sender_refused_by, host
-        return before is not host
 
     def abandon(self) -> bool:
         """It is not sent any more. False if that is known already."""
@@ -200,5 +185,6 @@ class RecipientBatch(msgspec.Struct, eq=False):
         self.accepted_unproven, self.judged_unproven = accepted, accepted + condemned
 
 
-def domain_of(asked: PendingProbe) -> str:
-    return asked.domain if isinstance(asked, Probe) else asked.domain.name
+def domain_here(asked: PendingProbe) -> DomainAcceptance:
+    """What is known of its domain at this host."""
+    return asked.target.domain if isinstance(asked, Probe) else asked.domain

@@ -83,7 +83,7 @@ class Confirmation:
                     return
             elif treatment is _ACCEPTED:
                 of_all = outcome is _CATCH_ALL
-                self._note_accepted(probe.mailbox, probe.domain_here, now, of_all=of_all)
+                self._note_accepted(probe.mailbox, probe.target.domain, now, of_all=of_all)
                 if self.verdicts:
                     self.see(treatment)
         self._emit(Settled(probe, outcome, rule))
@@ -112,13 +112,13 @@ class Confirmation:
         if self._broken:
             return
         for each in accepted:
-            domain: DomainAcceptance = each.probe.domain_here
+            domain: DomainAcceptance = each.probe.target.domain
             of_all = domain.acceptance is Acceptance.ALL
             self._controls.note_session(_ACCEPTED, each.refused_here)
             self._controls.note_accepted(
                 each.probe.mailbox, domain, each.at, of_all=of_all, refused=each.refused
             )
-            each.probe.note_record(None)
+            each.probe.result.note_record(None)
 
     def name_refused(self, now: float) -> None:
         """A random name was refused as unknown."""
@@ -137,7 +137,7 @@ class Confirmation:
         """Must the verdict wait? Not if there is nothing to compare it with."""
         self.see(treatment)
         controls = self._controls
-        domain: DomainAcceptance = probe.domain_here
+        domain: DomainAcceptance = probe.target.domain
         if (
             self._broken
             or controls.has_changed(now)
@@ -165,7 +165,7 @@ class Confirmation:
             self._emit(ClockSuspended(probe))
             self.due_at = now + CONTROL_S
         if treatment is _ACCEPTED:
-            probe.wait_for_control(outcome, rule)
+            probe.result.wait_for_control(outcome, rule)
         self.verdicts.append((probe, outcome, rule))
         self._emit(HeldBack(1))
 
@@ -181,12 +181,12 @@ class Confirmation:
         is_record = self._controls.must_confirm(probe, _ACCEPTED, self._refused, now)
         # What another connection is told does not show that this one, which may have turned, judges.
         at = inf if self._refused > self._controls.session_record[_REFUSED] else now
-        probe.note_record(at if is_record else None)
+        probe.result.note_record(at if is_record else None)
         if is_record:
             refused = self._controls.count(now)
             self._accepted.append(UnprovenAcceptance(probe, now, refused, self._refused))
         else:
-            self._note_accepted(probe.mailbox, probe.domain_here, now)
+            self._note_accepted(probe.mailbox, probe.target.domain, now)
         self.see(_ACCEPTED)
 
     # -- controls --------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ class Confirmation:
             self.release()
             return None
         probe = self.verdicts[0][0]
-        domain: DomainAcceptance = probe.domain_here
+        domain: DomainAcceptance = probe.target.domain
         known, is_postmaster = controls.find(expected, domain, now), False
         if known is None and expected is _ACCEPTED and controls.accepted_nobody():
             known, is_postmaster = controls.postmaster(domain, now), True
@@ -222,21 +222,21 @@ class Confirmation:
         if not self.verdicts:
             return False
         probe = self.verdicts[0][0]
-        if self._controls.find(self._treatment.opposite, probe.domain_here, now) is not None:
+        if self._controls.find(self._treatment.opposite, probe.target.domain, now) is not None:
             return True
         return self._treatment is _ACCEPTED and self._may_be_named(probe, now)
 
     def _may_be_named(self, probe: Probe, now: float) -> bool:
         """Is its domain known to refuse random names, and does a list wait for the proof?"""
-        return probe.deferred_start and probe.domain_here.known(now) is Acceptance.SOME
+        return probe.deferred_start and probe.target.domain.known(now) is Acceptance.SOME
 
     def _fresh_name(self, probe: Probe, now: float) -> Known | None:
         """A new random name, where those that were refused went out within the hour."""
         if not self._may_be_named(probe, now):
             return None
         return Known(
-            self._host.domains.fresh_mailbox(probe.domain_here, probe.mailbox),
-            probe.domain_here,
+            self._host.domains.fresh_mailbox(probe.target.domain, probe.mailbox),
+            probe.target.domain,
             now,
         )
 
@@ -315,11 +315,13 @@ class Confirmation:
         """The probes whose refusal is not confirmed and which may be asked again, once."""
         if self._treatment is not _REFUSED or self._broken or not self._controls.comparable:
             return []
-        again = [each for each in self.verdicts if not (each[0].settled or each[0].unproven)]
+        again = [
+            each for each in self.verdicts if not (each[0].settled or each[0].attempts.unproven)
+        ]
         self.verdicts = [each for each in self.verdicts if each not in again]
         self._emit(HeldBack(-len(again)))
         for probe, _, _ in again:
-            probe.doubt()
+            probe.attempts.doubt()
         return [probe for probe, _, _ in again]
 
     # -- the end ---------------------------------------------------------------------------------
@@ -342,7 +344,7 @@ class Confirmation:
                 if confirmed:
                     self._note_accepted(
                         probe.mailbox,
-                        probe.domain_here,
+                        probe.target.domain,
                         self._since,
                         of_all=outcome is _CATCH_ALL,
                     )
@@ -368,9 +370,9 @@ class Confirmation:
                 return verdict
             wait_s = tolerance.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
             wait_s = max(wait_s, list_wait_s(probe.patience_s))
-            probe.retry_after(wait_s, tolerance.known.tolerance)
+            probe.result.retry_after(wait_s, tolerance.known.tolerance)
             if outcome is _CATCH_ALL:  # its random name was accepted by such a host, too
-                probe.domain_here.forget()
+                probe.target.domain.forget()
             return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
         if (
             outcome is not Outcome.DELIVERABLE
@@ -393,7 +395,7 @@ class Confirmation:
             wait_s = controls.acceptance_free_s(now) or 0.0
         if wait_s <= 0 or not probe.has_patience:
             return verdict
-        probe.retry_after(max(wait_s, list_wait_s(probe.patience_s)))
+        probe.result.retry_after(max(wait_s, list_wait_s(probe.patience_s)))
         return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
 
     def _settle(self, verdicts: list[tuple[Probe, Outcome, str]]) -> None:

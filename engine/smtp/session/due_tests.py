@@ -35,7 +35,7 @@ class DueTests:
 
     def begin(self, probe: Probe) -> CatchAllTest:
         """Such a test, which the caller sends."""
-        domain: DomainAcceptance = probe.domain_here
+        domain: DomainAcceptance = probe.target.domain
         model = probe.mailbox.rpartition("@")[0]
         variant = int(bool(domain.other_local))  # the first one was refused: it is not asked again
         return self._begin(domain, model, variant, probe)
@@ -68,7 +68,7 @@ class DueTests:
         A host that is slow to refuse would not answer it in time.
         """
         return not self._host.times.slow_to_answer and any(
-            not probe.deferred_start and probe.deadline - now < TEST_LEFT_S
+            not probe.deferred_start and probe.clock.deadline - now < TEST_LEFT_S
             for test in self.due
             for probe in test.domain.awaiting
         )
@@ -79,7 +79,7 @@ class DueTests:
         Then listed addresses go first, and what is left of the refusals is for the tests.
         """
         clocks = [
-            probe.deadline
+            probe.clock.deadline
             for test in self.due
             if not test.deferred_start
             for probe in test.domain.awaiting

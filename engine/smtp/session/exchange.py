@@ -146,14 +146,14 @@ class BatchExchange:
                 if each.deferred_start:
                     until = inf  # only silence ends the wait for its reply
                 continue
-            deadline = each.deadline
-            if each.stopped_at is not None:
+            deadline = each.clock.deadline
+            if each.clock.stopped_at is not None:
                 # It is sent only for its domain's test, or to be confirmed.
                 self._emit(ClockRestarted(each))
                 deadline = now + host.clocks_s[each.patient]
             if deadline > until:
                 until = deadline
-            each.begin_try()
+            each.attempts.begin()
             if each.notes is not None:
                 attempt = ConnectionAttempt(host.name, self._address, "answered")
                 self.recorder.record_start(each, attempt, reused=reused)

@@ -112,19 +112,19 @@ def fail_unanswered(
                 leave_untested(emit, probe)
         elif probe.settled or probe in elsewhere:
             pass
-        elif limited and probe.objections < OBJECTIONS_MAX:
+        elif limited and probe.objections.count < OBJECTIONS_MAX:
             # Those behind the oldest got no reply; each such session answers someone.
             if head or not batch.transaction:
-                probe.count_objection()
+                probe.objections.add()
             requeue_uncounted(emit, probe)
-        elif reused and not batch.first and not probe.retried:
-            probe.retry()
+        elif reused and not batch.first and not probe.attempts.retried:
+            probe.attempts.retry()
             emit(Requeued(probe))
         elif not batch.transaction:
             emit(FailedOver(probe, cause))
         elif head and (cause.outcome is Outcome.TIMED_OUT or batch.goodbye):
             emit(Settled(probe, cause.outcome, cause.rule))
-        elif head or probe.exhausted:
+        elif head or probe.attempts.exhausted:
             emit(FailedOver(probe, cause))
         else:
             emit(Requeued(probe))
@@ -140,7 +140,7 @@ def requeue_rerouted(
             if not probe.abandoned:
                 emit(TestEnded(probe.domain, Acceptance.UNANSWERED, in_time=False))
         elif not probe.settled and probe not in elsewhere:
-            probe.reroute()
+            probe.attempts.reroute()
             emit(Requeued(probe, last=True))
 
 
@@ -182,16 +182,16 @@ def requeue_doubted(
             pass
         elif gave_way:
             requeue_uncounted(emit, probe)
-        elif probe.unproven:
+        elif probe.attempts.unproven:
             emit(Settled(probe, cause.outcome, cause.rule))
         else:
-            probe.doubt()
+            probe.attempts.doubt()
             requeue_uncounted(emit, probe)
 
 
 def requeue_uncounted(emit: Emit, probe: Probe) -> None:
     """Send it again, and do not count this conversation: the probe did not cause the failure."""
-    probe.undo_try()
+    probe.attempts.undo()
     emit(Requeued(probe))
 
 

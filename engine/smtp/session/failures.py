@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from ...verdict import Outcome
 from ..pairing import NamesAnother
-from ..probe import Cause, Probe
+from ..probe import Cause
 from ..replies.rules import Step
 from ..wire import Conversation, Overdue, RemoteProtocolError
 from .answers import RecipientReplies
-from .batch import PendingProbe, RecipientBatch
+from .batch import PendingProbe, RecipientBatch, domain_here
 from .effects import (
     Barren,
     Distrusted,
@@ -147,9 +147,7 @@ class Failures:
         silent_or_garbled = batch.transaction and cause.rule in (REROUTED.rule, GARBLED_RULE)
         fruitful = self._answers.fruitful or limited
         if (hung_up or silent_or_garbled) and batch.unanswered and not fruitful:
-            oldest = batch.unanswered[0]
-            domain = oldest.domain_here if isinstance(oldest, Probe) else oldest.domain
-            emit(Barren(cause, domain))
+            emit(Barren(cause, domain_here(batch.unanswered[0])))
         if reused and not batch.first:
             emit(IdledTooLong())
         unanswered = batch.pop_unanswered()

@@ -58,7 +58,7 @@ class LateReply:
         if self._host.patient or answered >= len(batch.unanswered):
             return False
         oldest = batch.unanswered[answered]
-        return isinstance(oldest, CatchAllTest) or not oldest.rerouted
+        return isinstance(oldest, CatchAllTest) or not oldest.attempts.rerouted
 
     def _begin(self, batch: RecipientBatch) -> None:
         """The oldest recipient delays those behind it: queue them for other connections too.

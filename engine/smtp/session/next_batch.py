@@ -12,7 +12,7 @@ from ..catchall import DomainAcceptance, deciding_rule
 from ..probe import Probe
 from ..tolerance.limits import Growth, Kind
 from ..wire import Conversation
-from .batch import CatchAllTest, PendingProbe
+from .batch import CatchAllTest, PendingProbe, domain_here
 from .confirmation import Confirmation
 from .due_tests import DueTests
 from .effects import Emit, Requeued, Settled, TurnedAway
@@ -82,7 +82,7 @@ class NextBatch:
             asked = self.pick_tests(now) if tests.due else []
             if not asked and self._unproven is not None and room > 0:
                 # The control that shows whether the host still judges: it costs nothing where it does.
-                domain, account = self._unproven.domain_here, self._unproven.asker
+                domain, account = domain_here(self._unproven), self._unproven.asker
                 control = self._confirmation.proof_control(domain, account, now)
                 asked = [] if control is None else [control]
             return asked
@@ -160,8 +160,8 @@ class NextBatch:
         has_plenty = self._host.budget.has_plenty(room, now)
         limits_domains = self._conversation.offer.domains_max is not None
         while len(asked) < room - spare and (probe := next_probe(now, emit)) is not None:
-            domain: DomainAcceptance = probe.domain_here
-            if probe.objections or probe.accepted:
+            domain: DomainAcceptance = probe.target.domain
+            if probe.objections.count or probe.result.accepted:
                 due = len(self.tests.due)
                 if self._is_known_already(probe, now):
                     self.has_ended_some = True
@@ -206,17 +206,17 @@ class NextBatch:
         accepted probe waits here, and the test is due.
         """
         limits = self._limits.of_host
-        if probe.refused is not None and limits.is_own(probe.refusal, now):
-            self._confirmation.conclude(probe, *probe.refused, now)
+        if probe.objections.verdict is not None and limits.is_own(probe.objections.words, now):
+            self._confirmation.conclude(probe, *probe.objections.verdict, now)
             return True
-        if not probe.accepted or limits.per_connection > 1:
+        if not probe.result.accepted or limits.per_connection > 1:
             return False
-        domain: DomainAcceptance = probe.domain_here
+        domain: DomainAcceptance = probe.target.domain
         known = domain.known(now)
         if known is not None:
-            self._emit(Settled(probe, known.outcome, deciding_rule(known, probe.rule)))
+            self._emit(Settled(probe, known.outcome, deciding_rule(known, probe.result.rule)))
         else:
-            probe.begin_conversation()
+            probe.attempts.begin_conversation()
             domain.awaiting.append(probe)
             if not domain.testing:
                 self.tests.add(probe)
@@ -262,7 +262,7 @@ class NextBatch:
 
     def _can_prove(self, asked: Probe | CatchAllTest, now: float) -> bool:
         may_send = self._limits.may_send_control(accepted=True)
-        return may_send and self._host.controls.may_prove(asked.domain_here, now)
+        return may_send and self._host.controls.may_prove(domain_here(asked), now)
 
     def _add_tests(self, asked: list[PendingProbe], room: int, now: float, *, soon: bool) -> None:
         """If nothing else waits, or `soon`: append the tests that are due, and those of requests' domains."""
@@ -285,7 +285,7 @@ class NextBatch:
             if not isinstance(probe, Probe) or probe.deferred_start:
                 continue
             tolerance, account = self._host.tolerance, probe.asker
-            if probe.domain_here.needs_test(now) and tolerance.room_for_name(
+            if probe.target.domain.needs_test(now) and tolerance.room_for_name(
                 Kind.LONE_NAME, account, now
             ) > len(asked):
                 asked.append(self.tests.begin(probe))
@@ -318,7 +318,7 @@ class NextBatch:
         """Queue the recipients that wait for other terms first; it is the same conversation."""
         for asked in reversed(self.pop_again()):
             if isinstance(asked, Probe):
-                asked.undo_try()
+                asked.attempts.undo()
                 self._emit(Requeued(asked))
             elif asked.domain.awaiting:
                 self.tests.send_again(asked)

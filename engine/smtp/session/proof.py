@@ -75,7 +75,7 @@ class Proof:
         try:
             return self.pairing.proves(reply, asked.mailbox)
         except NamesAnother as error:
-            again = isinstance(asked, Probe) and asked.unproven
+            again = isinstance(asked, Probe) and asked.attempts.unproven
             alone = len(batch.sent) == 1 and self._transaction.resets <= RESETS_MAX
             if not (error.repeated or (alone and (error.same_local or again))):
                 raise
@@ -150,7 +150,7 @@ class Proof:
         """Hold back these verdicts, at least one, of replies that came at `now`."""
         prove_by = self.prove_by if self.held else now + HELD_S
         for probe, _, _ in verdicts:
-            latest = probe.deadline - DEADLINE_MARGIN_S
+            latest = probe.clock.deadline - DEADLINE_MARGIN_S
             if latest < prove_by:
                 prove_by = latest
         self.prove_by = prove_by

@@ -172,7 +172,7 @@ class SessionLimits:
         if reading.meaning in OF_TERMS:
             return False
         if outcome is not _UNDELIVERABLE and self.recipients == self._unjudged:
-            return asked.objections > 0 or self.of_host.in_force
+            return asked.objections.count > 0 or self.of_host.in_force
         return not self.of_host.is_own(alike(reply.code, " ".join(reply.lines)), now)
 
     def hold(
@@ -200,10 +200,10 @@ class SessionLimits:
             return False  # a random address is refused by most hosts
         certain = reading.meaning is Meaning.ANOTHER_RECIPIENT
         if not (self.recipients > 1 if certain or condemns else self.judged):
-            if not certain and (condemns or asked.objections or limits.knows(refusal)):
+            if not certain and (condemns or asked.objections.count or limits.knows(refusal)):
                 limits.refute(refusal, now)
             return False
-        if asked.objections >= OBJECTIONS_MAX:
+        if asked.objections.count >= OBJECTIONS_MAX:
             return False
         if not certain and limits.is_own(refusal, now):
             return False

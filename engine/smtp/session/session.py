@@ -228,7 +228,7 @@ class SmtpSession:
         """STARTTLS follows, as the host demands. Returns the recipients that wait for it."""
         exchange = self.exchange
         again = exchange.next_batch.pop_again()
-        deadlines = [asked.deadline for asked in again if isinstance(asked, Probe)]
+        deadlines = [asked.clock.deadline for asked in again if isinstance(asked, Probe)]
         if self.conversation.stage is Stage.MAIL:
             exchange.transaction.count_reset()
         before = exchange.batch

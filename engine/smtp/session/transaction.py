@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from .. import wire
 from ..probe import Probe
 from ..wire import Command, Conversation, Stage
-from .batch import CatchAllTest, PendingProbe, domain_of
+from .batch import CatchAllTest, PendingProbe, domain_here
 from .host import SessionHost
 from .recipient_limits import RECIPIENTS_MAX, SessionLimits
 
@@ -69,7 +69,7 @@ class Transaction:
     def join(self, asked: Sequence[PendingProbe]) -> None:
         """These are sent in the transaction under way."""
         if self._conversation.offer.domains_max is not None:
-            self._domains.update(map(domain_of, asked))
+            self._domains.update(domain_here(each).name for each in asked)
 
     def must_open(self, asked: Sequence[PendingProbe]) -> bool:
         """Do these need another transaction than the one under way?"""
@@ -88,7 +88,7 @@ class Transaction:
         domains_max = offer.domains_max
         if domains_max is None:
             return False
-        return len(self._domains | {domain_of(each) for each in asked}) > domains_max
+        return len(self._domains | {domain_here(each).name for each in asked}) > domains_max
 
     def may_open(self, asked: Sequence[PendingProbe]) -> bool:
         """Is one more transaction left to this session? The last reset is kept for a test."""
@@ -106,5 +106,5 @@ class Transaction:
         domains_max = self._conversation.offer.domains_max
         if domains_max is None:
             return True
-        domains = {domain_of(each) for each in (*asked, probe)}
+        domains = {domain_here(each).name for each in (*asked, probe)}
         return len(domains) <= domains_max

@@ -35,7 +35,7 @@ from mailprobe.engine import (
     open_engine,
 )
 from mailprobe.engine.dns.messages import Route
-from mailprobe.engine.smtp.probe import Probe
+from mailprobe.engine.smtp.probe import Probe, ProbeTarget
 from mailprobe.engine.verdict import Outcome
 from tests.engine.engine_runs import knowns, verify
 from tests.engine.invariants import assert_whole
@@ -198,9 +198,8 @@ async def test_a_probe_admitted_when_a_verdict_is_proven_wakes_the_idle_session(
                 if submitted == len(settled) < 5:
                     mailbox = f"known{submitted}@shop.test"
                     submitted += 1
-                    engine.probing.submit(
-                        Probe(mailbox, "shop.test", "me", [*route.exchanges], on_settled)
-                    )
+                    target = ProbeTarget([*route.exchanges])
+                    engine.probing.submit(Probe(mailbox, "shop.test", "me", target, on_settled))
 
             def on_settled(done: Probe) -> None:
                 settled.append(done)
@@ -216,4 +215,4 @@ async def test_a_probe_admitted_when_a_verdict_is_proven_wakes_the_idle_session(
                 await all_settled.wait()
             engine.probing.turn.unsubscribe(submit_next)
             assert len(host.record.sessions) == 1  # nobody waited until it ended
-    assert [done.outcome for done in settled] == [Outcome.DELIVERABLE] * 5
+    assert [done.result.outcome for done in settled] == [Outcome.DELIVERABLE] * 5

@@ -12,7 +12,7 @@ from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, DomainA
 from mailprobe.engine.smtp.controls import HostControls, Known, Treatment
 from mailprobe.engine.smtp.host_policy import Terms, first_terms
 from mailprobe.engine.smtp.pairing import QUIET_S, Renamings
-from mailprobe.engine.smtp.probe import Probe
+from mailprobe.engine.smtp.probe import Probe, ProbeTarget
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step, standard_rules
 from mailprobe.engine.smtp.session import effects as made
 from mailprobe.engine.smtp.session.effects import (
@@ -134,11 +134,11 @@ class Drive:
         self.effects: list[Effect] = []
         self.until = self._follow(NOW)
 
-    def queue(self, *locals_: str) -> None:
+    def queue(self, *locals_: str, patient: bool = False) -> None:
         for local in locals_:
-            exchanges = [MailExchange("mx.shop.test", 10)]
-            probe = Probe(f"{local}@shop.test", "shop.test", "me", exchanges, lambda _: None)
-            probe.deadline, probe.domain_here = inf, self.host.domain
+            target = ProbeTarget([MailExchange("mx.shop.test", 10)], domain=self.host.domain)
+            mailbox = f"{local}@shop.test"
+            probe = Probe(mailbox, "shop.test", "me", target, lambda _: None, patient=patient)
             self.host.waiting.join("me", probe)
 
     def at(self, now: float, octets: bytes = b"") -> list[str]:
@@ -167,7 +167,7 @@ class Drive:
     def _apply(self, effect: Effect) -> None:
         match effect:
             case Settled(probe, outcome, rule) if not probe.settled:
-                probe.outcome, probe.rule = outcome, rule
+                probe.result.settle(outcome, rule)
             case Requeued(probe):
                 self.host.waiting.push_front("me", probe)
             case made.TestEnded(domain, Acceptance() as acceptance):
@@ -466,9 +466,9 @@ def test_tls_is_started_by_the_task_as_soon_as_nothing_is_unanswered():
 def test_a_clock_that_is_stopped_begins_anew_when_its_recipient_is_sent(patient, clock_s):
     """The wait for its reply ends with its own clock, not with the host's kind of it."""
     drive = Drive(knows=Acceptance.SOME)
-    drive.queue("ann")
+    drive.queue("ann", patient=patient)
     [probe] = drive.host.waiting
-    probe.stopped_at, probe.patient = 0.0, patient
+    probe.clock.stop(0.0)
     drive.session.wake()
     drive.at(0.5)
     assert drive.has(ClockRestarted)
