@@ -219,10 +219,10 @@ class HostClient:
             is_spent = tolerance.is_spent(kind, account, now)
             if (kind.is_of_list or kind is Kind.LONE_NAME) and (besides or not is_spent):
                 return False
-            if now < self.controls.proving_until:
+            if now < self.controls.known.proving_until:
                 return False
             patience_s = max(0.0, until - now) if kind.is_of_list else 0.0
-            can_prove = self.controls.may_prove(sent.domain.record, now)
+            can_prove = self.controls.known.may_prove(sent.domain.record, now)
             growth = tolerance.growth(kind, account, now, patience_s, is_provable=can_prove)
             if growth is Growth.NOW:
                 tolerance.grow()
@@ -238,11 +238,11 @@ class HostClient:
     def _proof(self, sent: Sent) -> Sent | None:
         """The control that shows whether the host still judges."""
         now, controls = self._client.now, self.controls
-        proof = controls.find_proof(sent.domain.record, now)
+        proof = controls.known.find_proof(sent.domain.record, now)
         if proof is None:
             return None
         known, is_postmaster = proof
-        controls.proves(now, REQUEST_S)
+        controls.known.proves(now, REQUEST_S)
         return self._control(sent.domain, known, ACCEPTED, sent.account, is_postmaster)
 
     def _control(
@@ -253,7 +253,7 @@ class HostClient:
         account: str,
         is_postmaster: bool,
     ) -> Sent:
-        self.controls.asks(known.mailbox, self._client.now)
+        self.controls.known.asks(known.mailbox, self._client.now)
         lives = domain.market.has_postmaster if is_postmaster else self._lives[known.mailbox]
         kind = Kind.CONTROL if expected is ACCEPTED else Kind.LONE_NAME
         return Sent(
@@ -356,7 +356,7 @@ class HostClient:
             elif each.known is None:
                 self._due.append(each.domain)
             else:
-                self.controls.proof_answered(accepted=False)
+                self.controls.known.proof_answered(accepted=False)
 
     def _judge(self, sent: Sent, treatment: Treatment) -> None:
         policy = self._policy
@@ -439,7 +439,7 @@ class HostClient:
         self._see(treatment)
         if self._must_confirm(treatment, of_list=not row.is_request) or awaits_proof:
             record = self._domain(row.address.domain).record
-            other = self.controls.find(treatment.opposite, record, now)
+            other = self.controls.known.find(treatment.opposite, record, now)
             if self.controls.has_changed(now) or other is not None or awaits_proof:
                 self._held[treatment].append((row, said))
                 return
@@ -447,13 +447,10 @@ class HostClient:
 
     def _count_refused(self, *, is_control: bool = False) -> None:
         controls, now = self.controls, self._client.now
-        controls.note_session(REFUSED, self._refused_here)
+        controls.note_refused(now, self._refused_here)
         self._refused_here += 1
         if is_control:
-            controls.note_control_refused(now)
-            controls.note_session_controlled(self._refused_here)
-        else:
-            controls.note_refused(now)
+            controls.record.note_controlled(self._refused_here, now)
 
     def _note_untested(self) -> None:
         """A refusal comes: what was accepted at a new record before it was judged."""
@@ -475,8 +472,7 @@ class HostClient:
         mailbox = row.address.mailbox
         self._lives[mailbox] = row.address.lives
         record = self._domain(row.address.domain).record
-        self.controls.note_session(ACCEPTED, self._refused_here)
-        self.controls.note_accepted(mailbox, record, self._client.now)
+        self.controls.note_accepted(mailbox, record, self._client.now, self._refused_here)
 
     def _see(self, treatment: Treatment) -> None:
         """A reply of this kind: verdicts of the other are confirmed."""
@@ -509,9 +505,9 @@ class HostClient:
     def _control_for(self, treatment: Treatment, row: Row) -> Sent | None:
         now, controls, expected = self._client.now, self.controls, treatment.opposite
         domain = self._domain(row.address.domain)
-        known, is_postmaster = controls.find(expected, domain.record, now), False
+        known, is_postmaster = controls.known.find(expected, domain.record, now), False
         if known is None and expected is ACCEPTED and controls.accepted_nobody():
-            known, is_postmaster = controls.postmaster(domain.record, now), True
+            known, is_postmaster = controls.known.postmaster(domain.record, now), True
         if known is None:
             return None
         if expected is REFUSED and self._room_for_control(row) <= 0:
@@ -521,7 +517,7 @@ class HostClient:
     def _lacks_room(self, row: Row) -> bool:
         """Is there a control that is to be refused, but no refusal left for it?"""
         now, record = self._client.now, self._domain(row.address.domain).record
-        known = self.controls.find(REFUSED, record, now)
+        known = self.controls.known.find(REFUSED, record, now)
         return known is not None and self._room_for_control(row) <= 0
 
     def _room_for_control(self, row: Row) -> int:
@@ -545,19 +541,18 @@ class HostClient:
     def _control_answered(self, sent: Sent, treatment: Treatment) -> None:
         now, controls, known = self._client.now, self.controls, sent.known
         assert known is not None
-        controls.proof_answered(accepted=treatment is ACCEPTED)
+        controls.known.proof_answered(accepted=treatment is ACCEPTED)
         if treatment is sent.expected:
             if treatment is REFUSED:
                 self._count_refused(is_control=True)
             else:
                 self._lives[known.mailbox] = sent.lives
-                controls.note_session(ACCEPTED, self._refused_here)
-                controls.note_accepted(known.mailbox, known.domain, now)
+                controls.note_accepted(known.mailbox, known.domain, now, self._refused_here)
             return self._see(treatment)
         if treatment is REFUSED:
             self._count_refused()
         if sent.is_postmaster:
-            controls.note_postmaster_refused(now)
+            controls.known.note_postmaster_refused(now)
             if not controls.comparable:
                 self.tolerance.known.proofs_lack()
             return self._end(REFUSED)

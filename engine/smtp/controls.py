@@ -85,40 +85,19 @@ class Known:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
 class SharedControls:
     """What the egresses of an engine saw of each exchange, to be compared with. Bounded.
 
     By the exchange's name: addresses overlap as the owner of a domain likes.
     """
 
-    def __init__(self) -> None:
-        # The latest address that was treated so, by exchange and egress.
-        self._seen: dict[Treatment, OrderedDict[str, dict[str, Known]]] = {
-            treatment: OrderedDict() for treatment in Treatment
-        }
-        self._changed: OrderedDict[str, tuple[Treatment, float]] = OrderedDict()  # by exchange
-
-    def by(self, egress: str) -> "EgressControls":
-        """What this egress shares, and what it may compare with."""
-        return EgressControls(egress, self)
-
-    def note_seen(self, treatment: Treatment, exchange: str, egress: str, known: Known) -> None:
-        seen = self._seen[treatment]
-        seen.setdefault(exchange, {})[egress] = known
-        _keep_latest(seen, exchange)
-
-    def seen(self, treatment: Treatment, exchange: str) -> dict[str, Known]:
-        return self._seen[treatment].get(exchange, {})
-
-    def note_changed(self, treatment: Treatment, exchange: str, now: float) -> None:
-        """The host treats all so since a contradiction: it may know us by more than an address."""
-        self._changed[exchange] = treatment, now
-        _keep_latest(self._changed, exchange)
-
-    def changed_at(self, treatment: Treatment, exchange: str) -> float:
-        """When it began to do so; NEVER if it did not."""
-        changed, at = self._changed.get(exchange, (None, NEVER))
-        return at if changed is treatment else NEVER
+    # The latest address that was treated so, by exchange and egress.
+    seen: dict[Treatment, OrderedDict[str, dict[str, Known]]] = field(
+        default_factory=lambda: {treatment: OrderedDict() for treatment in Treatment}
+    )
+    # How a host treats all since a contradiction, and since when, by exchange.
+    changed: OrderedDict[str, tuple[Treatment, float]] = field(default_factory=OrderedDict)
 
 
 def _keep_latest(table: OrderedDict[str, Any], exchange: str) -> None:
@@ -127,252 +106,94 @@ def _keep_latest(table: OrderedDict[str, Any], exchange: str) -> None:
         table.popitem(last=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class EgressControls:
-    """The part of one egress in what all of them share."""
+    """The part of one egress, at one of its hosts, in what all of them share."""
 
     _egress: str
-    of_all: SharedControls
+    _of_all: SharedControls
+    _exchange: str = ""  # of the recipient that was answered last
 
-    def note_seen(self, treatment: Treatment, exchange: str, known: Known) -> None:
-        self.of_all.note_seen(treatment, exchange, self._egress, known)
+    def answered_at(self, exchange: str) -> None:
+        """A recipient that came by this exchange is answered."""
+        self._exchange = exchange
 
-    def seen_elsewhere(self, treatment: Treatment, exchange: str, now: float) -> list[Known]:
+    def note_seen(self, treatment: Treatment, known: Known) -> None:
+        """An address of this egress was treated so."""
+        seen = self._of_all.seen[treatment]
+        seen.setdefault(self._exchange, {})[self._egress] = known
+        _keep_latest(seen, self._exchange)
+
+    def seen_elsewhere(self, treatment: Treatment, now: float) -> list[Known]:
         """Addresses of other egresses that were treated so."""
         return [
             known
-            for egress, known in self.of_all.seen(treatment, exchange).items()
+            for egress, known in self._of_all.seen[treatment].get(self._exchange, {}).items()
             if egress != self._egress
             and now - known.at < KNOWN_S_MAX
             # A domain that accepts all proves nothing by it.
             and (treatment is _REFUSED or known.domain.acceptance is not Acceptance.ALL)
         ]
 
+    def note_changed(self, treatment: Treatment, now: float) -> None:
+        """The host treats all so since a contradiction: it may know us by more than an address."""
+        self._of_all.changed[self._exchange] = treatment, now
+        _keep_latest(self._of_all.changed, self._exchange)
+
+    def changed_at(self, treatment: Treatment) -> float:
+        """When it began to do so, at any egress; NEVER if it did not."""
+        changed, at = self._of_all.changed.get(self._exchange, (None, NEVER))
+        return at if changed is treatment else NEVER
+
 
 @dataclass(slots=True, eq=False)
-class HostControls:
-    """What one host's earlier replies allow to be compared with later ones."""
+class KnownAddresses:
+    """The addresses of one host that may be controls, and which of them went out."""
 
-    _shared: EgressControls | None = None  # what others have seen; None if there is one egress
-    _exchange: str = ""  # of the recipient that was answered last
-    _known: dict[Treatment, deque[Known]] = field(
+    _shared: EgressControls | None  # what others have seen; None if there is one egress
+    kept: dict[Treatment, deque[Known]] = field(
         default_factory=lambda: {each: deque(maxlen=KNOWN_MAX) for each in Treatment}
     )
-    comparable: bool = False  # it has accepted a recipient
-    _next_sample_at: float = NEVER
+    next_sample_at: float = NEVER
     _asked_at: OrderedDict[str, float] = field(default_factory=OrderedDict)  # controls, by name
     _postmaster_refused_at: float = NEVER
     _proof_tried_at: float = NEVER
     proving_until: float = NEVER  # until then a proof of growth is under way
-    _refused_listed: DomainAcceptance | None = None  # the latest of a refused listed one
-    _learned: deque[DomainAcceptance] = field(default_factory=partial(deque, maxlen=LEARNED_MAX))
-    # When recipients were refused as unknown, within COUNTED_S.
-    _refused_at: deque[float] = field(default_factory=partial(deque, maxlen=RECORD_MAX))
-    # Most refusals within COUNTED_S after which it accepted somebody, and refused somebody.
-    # For requests a control that was refused counts itself: else each one would need another.
-    record: dict[Treatment, int] = field(
-        default_factory=lambda: dict.fromkeys(Treatment, RECORD_FIRST)
-    )
-    session_record: dict[Treatment, int] = field(  # the same in one session
-        default_factory=lambda: dict.fromkeys(Treatment, RECORD_FIRST)
-    )
-    controlled: int = RECORD_FIRST
-    session_controlled: int = RECORD_FIRST
-    row_takes: int = 0  # refusals within COUNTED_S that its row says it takes
-    # When a recipient was treated so, and that was believed.
-    seen_at: dict[Treatment, float] = field(default_factory=lambda: dict.fromkeys(Treatment, NEVER))
-    # It has refused UNCONFIRMED_FROM and accepted nobody, or more than its record and nobody since.
-    _nobody_since: float | None = None
-    changed: Treatment | None = None  # how the host treats all since a contradiction
-    changed_at: float = NEVER
-    _changed_until: float = NEVER
 
-    def count(self, now: float) -> int:
-        """Recipients refused as unknown within COUNTED_S."""
-        refused_at = self._refused_at
-        while refused_at and refused_at[0] <= now - COUNTED_S:
-            refused_at.popleft()
-        return len(refused_at)
+    # -- which there are -----------------------------------------------------------------------
 
-    @property
-    def took(self) -> int:
-        """Most refusals within COUNTED_S after which it went on judging."""
-        return min(self.record.values())
-
-    def trust(self, took: int) -> None:
-        """It did so after so many, as another process has seen."""
-        for treatment, count in self.record.items():
-            self.record[treatment] = max(count, took)
-
-    def rely(self, takes: int) -> None:
-        """A row of the operators says that it judges after so many. Nothing has shown it."""
-        self.row_takes = max(self.row_takes, takes)
-
-    def note_accepted(
-        self,
-        mailbox: str,
-        domain: DomainAcceptance,
-        now: float,
-        *,
-        of_all: bool = False,
-        refused: int | None = None,
-    ) -> None:
-        """A recipient was accepted at `now`, and that is believed.
-
-        `of_all`: as everybody is at its domain, so that it proves nothing as a control. `refused`:
-        the refusals before it, where there were more since.
-        """
-        self._see(_ACCEPTED, now, refused)
-        if now >= self._next_sample_at and not of_all:
-            known = self._known[_ACCEPTED]
-            self._next_sample_at = now + SAMPLE_S * (len(known) >= SAMPLED_FROM)
-            self._keep(_ACCEPTED, Known(mailbox, domain, now))
-        self.comparable = True
-        self._nobody_since = None
-
-    def note_refused(self, now: float) -> None:
-        """A recipient was refused as unknown: a listed one, or a random one."""
-        count = self.count(now)
-        if count > self.record[_REFUSED]:
-            self.record[_REFUSED] = count  # it refuses after so many
-        self.seen_at[_REFUSED] = now
-        self._refused_at.append(now)
-        if not self.comparable and self._nobody_since is None and count + 1 >= UNCONFIRMED_FROM:
-            self._nobody_since = now
-
-    def note_control_refused(self, now: float) -> None:
-        """A control was refused as it was before: the host judges."""
-        self.note_refused(now)
-        self.controlled = max(self.controlled, self.count(now))
-
-    def _see(self, treatment: Treatment, now: float, refused: int | None = None) -> None:
-        self.seen_at[treatment] = max(now, self.seen_at[treatment])
-        if refused is None:
-            refused = self.count(now) if self._refused_at else 0
-        if refused > self.record[treatment]:
-            self.record[treatment] = refused
-
-    def note_tested(
-        self, domain: DomainAcceptance, mailbox: str, acceptance: Acceptance, now: float
-    ) -> None:
-        """A test of this domain was answered so."""
-        self._learned.append(domain)
-        if acceptance is Acceptance.SOME:
-            self._keep(_REFUSED, Known(mailbox, domain, now))
-
-    def note_learned(self, domain: DomainAcceptance) -> None:
-        """What a test of this domain has shown so far is dropped when the host has changed.
-
-        So is what another engine has found, and the refusal of the first of two random names.
-        """
-        self._learned.append(domain)
-
-    def note_listed_refused(self, domain: DomainAcceptance, now: float) -> None:
-        """A listed address of this domain was refused as unknown, and that is believed."""
-        self._refused_listed = domain
-        self._keep(_REFUSED, Known(domain.at.unknown_mailbox, domain, now))
-
-    def _keep(self, treatment: Treatment, known: Known) -> None:
-        self._known[treatment].append(known)
+    def add(self, treatment: Treatment, known: Known) -> None:
+        """This one was treated so."""
+        self.kept[treatment].append(known)
         if self._shared is not None:
-            self._shared.note_seen(treatment, self._exchange, known)
+            self._shared.note_seen(treatment, known)
 
-    # -- is a verdict believed? ------------------------------------------------------------------
+    def sample(self, mailbox: str, domain: DomainAcceptance, now: float) -> None:
+        """This one was accepted. Of many one is kept, not before `next_sample_at`."""
+        self.next_sample_at = now + SAMPLE_S * (len(self.kept[_ACCEPTED]) >= SAMPLED_FROM)
+        self.add(_ACCEPTED, Known(mailbox, domain, now))
 
-    def note_session(self, treatment: Treatment, refused: int) -> None:
-        """A recipient was treated so in a session, after so many were refused in it."""
-        if refused > self.session_record[treatment]:
-            self.session_record[treatment] = refused
+    def drop(self, control: Known) -> None:
+        """It was answered otherwise than before: its mailbox may be gone."""
+        for known in self.kept.values():
+            if control in known:
+                known.remove(control)
+        self.next_sample_at = NEVER
 
-    def note_session_controlled(self, refused: int) -> None:
-        """A control was refused in a session, the recipient of this number."""
-        self.session_controlled = max(self.session_controlled, refused)
+    def seen_elsewhere(self, treatment: Treatment, now: float) -> list[Known]:
+        """Addresses of other egresses that were treated so."""
+        return [] if self._shared is None else self._shared.seen_elsewhere(treatment, now)
 
-    def must_confirm(self, probe: Probe, treatment: Treatment, refused: int, now: float) -> bool:
-        """May the host treat all alike by now, so that this verdict is to be confirmed?
-
-        `refused`: recipients of this session, as unknown.
-        """
-        if self._shared is not None:
-            self._exchange = probe.target.exchange.name
-        of_list = probe.deferred_start
-        return self.has_changed(now) or self.is_at_record(treatment, refused, now, of_list=of_list)
-
-    def may_be_due(self, now: float) -> bool:
-        """May the next refusals have to be confirmed by a control?"""
-        if not self.comparable:
-            return self._shared is not None
-        return bool(self._refused_at) and self.count(now) >= self.record[_ACCEPTED]
-
-    def is_at_record(
-        self, treatment: Treatment, refused: int, now: float, *, of_list: bool
-    ) -> bool:
-        """The same of a random address, where the host has not changed."""
-        if self._shared is not None and self.treats_others_only(treatment.opposite, now):
-            return True
-        if self.is_doubted(treatment, now):
-            return True
-        # Of an acceptance, the record is that of refusals after it, and the other way round.
-        other = _REFUSED if treatment is _ACCEPTED else _ACCEPTED
-        in_hour, in_session = self.record[other], self.session_record[other]
-        if other is _REFUSED and not of_list:
-            in_hour = max(in_hour, self.controlled)
-            in_session = max(in_session, self.session_controlled)
-        return self.count(now) > in_hour or refused > in_session
-
-    def treats_others_only(self, treatment: Treatment, now: float) -> bool:
-        """Has the host treated recipients of other egresses so, and none of this one?"""
-        is_seen = self.seen_at[treatment] != NEVER
-        return not is_seen and bool(self._seen_elsewhere(treatment, now))
-
-    def _seen_elsewhere(self, treatment: Treatment, now: float) -> list[Known]:
-        shared = self._shared
-        return [] if shared is None else shared.seen_elsewhere(treatment, self._exchange, now)
-
-    def accepted_nobody(self) -> bool:
-        """Has it refused several, and accepted none yet, or none since?"""
-        return self._nobody_since is not None
-
-    def note_unconfirmed(self, now: float) -> None:
-        """It refused more than ever before an acceptance, and nothing was left to compare with."""
-        if self._nobody_since is None or now - self._nobody_since >= KNOWN_S_MAX:
-            self._nobody_since = now
-
-    def unconfirmed_s(self, now: float) -> float:
-        """Seconds that a list waits until what a host that accepts nobody says is told; 0: no longer."""
-        since = self._nobody_since
-        return 0.0 if since is None else max(0.0, since + UNCONFIRMED_S - now)
-
-    def note_seen(self, treatment: Treatment) -> None:
-        """The host treated a recipient so: it does not treat all in the other way any more."""
-        if self.changed is not None and self.changed is not treatment:
-            self.changed = None
-
-    def is_doubted(self, treatment: Treatment, now: float) -> bool:
-        """Did the host begin to treat all so, and was it not seen to judge since?"""
-        at = self.changed_at if self.changed is treatment else NEVER
-        if self._shared is not None:
-            at = max(at, self._shared.of_all.changed_at(treatment, self._exchange))
-        return now - at < KNOWN_S_MAX and self.seen_at[treatment.opposite] <= at
-
-    def has_changed(self, now: float) -> bool:
-        """True since a contradiction, until the host was seen to answer truly again."""
-        return self.changed is not None and now < self._changed_until
-
-    def known(self) -> list[Known]:
-        """The addresses that may be sent again as controls."""
-        return [each for known in self._known.values() for each in known]
-
-    # -- controls --------------------------------------------------------------------------------
+    # -- which is sent -------------------------------------------------------------------------
 
     def find(self, treatment: Treatment, domain: DomainAcceptance, now: float) -> Known | None:
         """An address that was treated so before; of this domain, if one of its own is known.
 
         None of those that went out within the hour.
         """
-        usable = [each for each in self._known[treatment] if self._may_ask(each, now)]
+        usable = [each for each in self.kept[treatment] if self._may_ask(each, now)]
         if not usable:
-            elsewhere = self._seen_elsewhere(treatment, now)
+            elsewhere = self.seen_elsewhere(treatment, now)
             usable = [each for each in elsewhere if self._may_ask(each, now)]
         own = [each for each in usable if each.domain.name == domain.name]
         return next(reversed(own or usable), None)
@@ -385,7 +206,7 @@ class HostControls:
         """Seconds until an address that it accepted may go out again; None if it knows none."""
         free_at = [
             max(now, self._asked_at.get(each.mailbox, NEVER) + ASKED_AGAIN_S)
-            for each in self._known[_ACCEPTED]
+            for each in self.kept[_ACCEPTED]
             if now - each.at < KNOWN_S_MAX
         ]
         return min(free_at) - now if free_at else None
@@ -422,7 +243,7 @@ class HostControls:
         asked_at = self._asked_at
         again = [
             each
-            for each in self._known[_ACCEPTED]
+            for each in self.kept[_ACCEPTED]
             if now - each.at < KNOWN_S_MAX
             and now - asked_at.get(each.mailbox, NEVER) >= SAME_PROOF_S
         ]
@@ -443,6 +264,221 @@ class HostControls:
     def note_postmaster_refused(self, now: float) -> None:
         self._postmaster_refused_at = now
 
+
+def _first_record() -> dict[Treatment, int]:
+    return dict.fromkeys(Treatment, RECORD_FIRST)
+
+
+@dataclass(slots=True, eq=False)
+class RefusalRecord:
+    """How many recipients one host has refused, and after how many it was seen to judge."""
+
+    # When recipients were refused as unknown, within COUNTED_S.
+    _times: deque[float] = field(default_factory=partial(deque, maxlen=RECORD_MAX))
+    # Most refusals within COUNTED_S after which it accepted somebody, and refused somebody.
+    # For requests a control that was refused counts itself: else each one would need another.
+    in_all: dict[Treatment, int] = field(default_factory=_first_record)
+    in_session: dict[Treatment, int] = field(default_factory=_first_record)  # the same in one
+    _controlled: int = RECORD_FIRST
+    _session_controlled: int = RECORD_FIRST
+
+    def count(self, now: float) -> int:
+        """Recipients refused as unknown within COUNTED_S."""
+        times = self._times
+        while times and times[0] <= now - COUNTED_S:
+            times.popleft()
+        return len(times)
+
+    def add(self, refused_here: int, now: float) -> int:
+        """A recipient was refused as unknown, after so many of its session; returns how many are now."""
+        count = self.count(now)
+        self.in_all[_REFUSED] = max(count, self.in_all[_REFUSED])  # it refuses after so many
+        self.in_session[_REFUSED] = max(refused_here, self.in_session[_REFUSED])
+        self._times.append(now)
+        return count + 1
+
+    # -- after how many it judges ----------------------------------------------------------------
+
+    @property
+    def took(self) -> int:
+        """Most refusals within COUNTED_S after which it went on judging."""
+        return min(self.in_all.values())
+
+    def trust(self, took: int) -> None:
+        """It did so after so many, as another process has seen."""
+        for treatment, count in self.in_all.items():
+            self.in_all[treatment] = max(count, took)
+
+    def note_accepted(self, refused: int | None, refused_here: int, now: float) -> None:
+        """A recipient was accepted after so many, and so many of its session; None: after all."""
+        if refused is None and len(self._times) > self.in_all[_ACCEPTED]:
+            refused = self.count(now)
+        self.in_all[_ACCEPTED] = max(refused or 0, self.in_all[_ACCEPTED])
+        self.in_session[_ACCEPTED] = max(refused_here, self.in_session[_ACCEPTED])
+
+    def note_controlled(self, refused_here: int, now: float) -> None:
+        """A control was refused, which makes so many in its session."""
+        self._controlled = max(self._controlled, self.count(now))
+        self._session_controlled = max(self._session_controlled, refused_here)
+
+    # -- does it judge after this many? ----------------------------------------------------------
+
+    def is_reached(self, now: float) -> bool:
+        """Is the next refusal beyond what it took before an acceptance?"""
+        least = self.in_all[_ACCEPTED]
+        return len(self._times) >= least and self.count(now) >= least
+
+    def is_exceeded(self, treatment: Treatment, refused: int, now: float, *, of_list: bool) -> bool:
+        """Were more refused, or `refused` of one session, than before a reply of the other kind?"""
+        other = _REFUSED if treatment is _ACCEPTED else _ACCEPTED
+        in_all, in_session = self.in_all[other], self.in_session[other]
+        if other is _REFUSED and not of_list:
+            in_all = max(in_all, self._controlled)
+            in_session = max(in_session, self._session_controlled)
+        return refused > in_session or (len(self._times) > in_all and self.count(now) > in_all)
+
+    def hour_limit(self, now: float) -> int:
+        """How many refusals an hour it takes without turning: it has turned now."""
+        in_hour = sum(at > now - HOUR_S for at in self._times)
+        return max(1, min(in_hour, self.took) - 1)
+
+
+@dataclass(slots=True, eq=False)
+class HostControls:
+    """What one host's earlier replies allow to be compared with later ones."""
+
+    _shared: EgressControls | None = None  # what others have seen; None if there is one egress
+    known: KnownAddresses = field(init=False)
+    record: RefusalRecord = field(default_factory=RefusalRecord)
+    row_takes: int = 0  # refusals within COUNTED_S that its row says it takes
+    comparable: bool = False  # it has accepted a recipient
+    _refused_listed: DomainAcceptance | None = None  # the latest of a refused listed one
+    _learned: deque[DomainAcceptance] = field(default_factory=partial(deque, maxlen=LEARNED_MAX))
+    # When a recipient was treated so, and that was believed.
+    seen_at: dict[Treatment, float] = field(default_factory=lambda: dict.fromkeys(Treatment, NEVER))
+    # It has refused UNCONFIRMED_FROM and accepted nobody, or more than its record and nobody since.
+    _nobody_since: float | None = None
+    changed: Treatment | None = None  # how the host treats all since a contradiction
+    changed_at: float = NEVER
+    _changed_until: float = NEVER
+
+    def __post_init__(self) -> None:
+        self.known = KnownAddresses(self._shared)
+
+    def note_accepted(
+        self,
+        mailbox: str,
+        domain: DomainAcceptance,
+        now: float,
+        refused_here: int = 0,
+        *,
+        of_all: bool = False,
+        refused: int | None = None,
+    ) -> None:
+        """A recipient was accepted at `now`, after so many refusals of its session: it is believed.
+
+        `of_all`: as everybody is at its domain, so that it proves nothing as a control. `refused`:
+        the refusals before it, where there were more since.
+        """
+        self.seen_at[_ACCEPTED] = max(now, self.seen_at[_ACCEPTED])
+        self.record.note_accepted(refused, refused_here, now)
+        if now >= self.known.next_sample_at and not of_all:
+            self.known.sample(mailbox, domain, now)
+        self.comparable = True
+        self._nobody_since = None
+
+    def note_refused(self, now: float, refused_here: int = 0) -> None:
+        """A recipient was refused as unknown, a listed or a random one, after so many of its session."""
+        count = self.record.add(refused_here, now)
+        self.seen_at[_REFUSED] = now
+        if not self.comparable and self._nobody_since is None and count >= UNCONFIRMED_FROM:
+            self._nobody_since = now
+
+    def note_tested(
+        self, domain: DomainAcceptance, mailbox: str, acceptance: Acceptance, now: float
+    ) -> None:
+        """A test of this domain was answered so."""
+        self._learned.append(domain)
+        if acceptance is Acceptance.SOME:
+            self.known.add(_REFUSED, Known(mailbox, domain, now))
+
+    def note_learned(self, domain: DomainAcceptance) -> None:
+        """What a test of this domain has shown so far is dropped when the host has changed.
+
+        So is what another engine has found, and the refusal of the first of two random names.
+        """
+        self._learned.append(domain)
+
+    def note_listed_refused(self, domain: DomainAcceptance, now: float) -> None:
+        """A listed address of this domain was refused as unknown, and that is believed."""
+        self._refused_listed = domain
+        self.known.add(_REFUSED, Known(domain.at.unknown_mailbox, domain, now))
+
+    def rely(self, takes: int) -> None:
+        """A row of the operators says that it judges after so many. Nothing has shown it."""
+        self.row_takes = max(self.row_takes, takes)
+
+    # -- is a verdict believed? ------------------------------------------------------------------
+
+    def must_confirm(self, probe: Probe, treatment: Treatment, refused: int, now: float) -> bool:
+        """May the host treat all alike by now, so that this verdict is to be confirmed?
+
+        `refused`: recipients of this session, as unknown.
+        """
+        if self._shared is not None:
+            self._shared.answered_at(probe.target.exchange.name)
+        elif self.changed is None:  # the usual case
+            return self.record.is_exceeded(treatment, refused, now, of_list=probe.deferred_start)
+        of_list = probe.deferred_start
+        return self.has_changed(now) or self.is_at_record(treatment, refused, now, of_list=of_list)
+
+    def may_be_due(self, now: float) -> bool:
+        """May the next refusals have to be confirmed by a control?"""
+        return self.record.is_reached(now) if self.comparable else self._shared is not None
+
+    def is_at_record(
+        self, treatment: Treatment, refused: int, now: float, *, of_list: bool
+    ) -> bool:
+        """The same of a random address, where the host has not changed."""
+        other = treatment.opposite
+        # It has treated recipients of other egresses in the other way, and none of this one.
+        treats_others_only = self.seen_at[other] == NEVER and self.known.seen_elsewhere(other, now)
+        return (
+            bool(treats_others_only)
+            or self.is_doubted(treatment, now)
+            or self.record.is_exceeded(treatment, refused, now, of_list=of_list)
+        )
+
+    def accepted_nobody(self) -> bool:
+        """Has it refused several, and accepted none yet, or none since?"""
+        return self._nobody_since is not None
+
+    def note_unconfirmed(self, now: float) -> None:
+        """It refused more than ever before an acceptance, and nothing was left to compare with."""
+        if self._nobody_since is None or now - self._nobody_since >= KNOWN_S_MAX:
+            self._nobody_since = now
+
+    def unconfirmed_s(self, now: float) -> float:
+        """Seconds that a list waits until what a host that accepts nobody says is told; 0: no longer."""
+        since = self._nobody_since
+        return 0.0 if since is None else max(0.0, since + UNCONFIRMED_S - now)
+
+    def note_seen(self, treatment: Treatment) -> None:
+        """The host treated a recipient so: it does not treat all in the other way any more."""
+        if self.changed is not None and self.changed is not treatment:
+            self.changed = None
+
+    def is_doubted(self, treatment: Treatment, now: float) -> bool:
+        """Did the host begin to treat all so, and was it not seen to judge since?"""
+        at = self.changed_at if self.changed is treatment else NEVER
+        if self._shared is not None:
+            at = max(at, self._shared.changed_at(treatment))
+        return now - at < KNOWN_S_MAX and self.seen_at[treatment.opposite] <= at
+
+    def has_changed(self, now: float) -> bool:
+        """True since a contradiction, until the host was seen to answer truly again."""
+        return self.changed is not None and now < self._changed_until
+
     def contradict(self, control: Known, treatment: Treatment, now: float) -> int | None:
         """The control was treated so this time, unlike before: drop what was learned.
 
@@ -454,21 +490,15 @@ class HostControls:
         self.changed, self.changed_at = treatment, now
         self.row_takes = 0
         if self._shared is not None:
-            self._shared.of_all.note_changed(treatment, self._exchange, now)
+            self._shared.note_changed(treatment, now)
         self._changed_until = now + CHANGED_S
-        for known in self._known.values():
-            if control in known:
-                known.remove(control)
-        self._next_sample_at = NEVER
+        self.known.drop(control)
         for domain in self._learned:
             domain.forget()
         self._learned.clear()
         control.domain.forget()
         control.domain.at.forget_refusal()
-        if goes_on:
-            return None
-        in_hour = sum(at > now - HOUR_S for at in self._refused_at)
-        return max(1, min(in_hour, *self.record.values()) - 1)
+        return None if goes_on else self.record.hour_limit(now)
 
     def is_own_refusal(
         self, domain: DomainAcceptance, mailbox: str, reply: SmtpReply, reading: ReplyMeaning

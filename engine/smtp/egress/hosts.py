@@ -20,7 +20,7 @@ from ...settings import EngineSettings
 from ..address_lookups import other_family
 from ..catchall import Domains
 from ..connection_budget import ConnectionBudget, OwnBudget
-from ..controls import HostControls, SharedControls
+from ..controls import EgressControls, HostControls, SharedControls
 from ..host.engine_shared_cache import EngineSharedCache
 from ..host.hedges import Hedges
 from ..host.host import Host, HostKnowledge, Probes
@@ -79,7 +79,7 @@ class EgressHosts:
         self._tolerances = Tolerances(None if leases is None else leases.attach)
         self.dial = dial
         self.domains = domains
-        self._controls = None if controls is None else controls.by(egress.name)
+        self._controls = controls
         self.closing = False
         self.is_out = False  # paused or in quarantine
         self._routes = routes
@@ -139,7 +139,9 @@ class EgressHosts:
         known = HostKnowledge(
             first_terms(self.settings.mail_from),
             Renamings(),
-            HostControls(self._controls),
+            HostControls(
+                None if self._controls is None else EgressControls(self.name, self._controls)
+            ),
             self._tolerances.find(addresses, name),
         )
         host = self._make(addresses, name, key, known, patient=False)

@@ -194,11 +194,11 @@ class Host:
     @property
     def hour_took(self) -> int:
         """Most refusals within six hours after which the host was seen to judge."""
-        return self.controls.took
+        return self.controls.record.took
 
     def refusals_leased(self, hour_took: int) -> None:
         """The lease of the host's refusals has changed: what waits may be sent, or is turned away."""
-        self.controls.trust(hour_took)
+        self.controls.record.trust(hour_took)
         self.staffing.wake_testers()
         self._staff_waiting()
         self.turn.mark_freed(self)

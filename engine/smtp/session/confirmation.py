@@ -92,19 +92,15 @@ class Confirmation:
         controls = self._controls
         if self._accepted:
             self._prove_acceptances()
-        controls.note_session(_REFUSED, self._refused)
+        controls.note_refused(now, self._refused)
         self._refused += 1
         if is_control:
-            controls.note_control_refused(now)
-            controls.note_session_controlled(self._refused)
-        else:
-            controls.note_refused(now)
+            controls.record.note_controlled(self._refused, now)
 
     def _note_accepted(
         self, mailbox: str, domain: DomainAcceptance, now: float, *, of_all: bool = False
     ) -> None:
-        self._controls.note_session(_ACCEPTED, self._refused)
-        self._controls.note_accepted(mailbox, domain, now, of_all=of_all)
+        self._controls.note_accepted(mailbox, domain, now, self._refused, of_all=of_all)
 
     def _prove_acceptances(self) -> None:
         """The host refuses still, so what it accepted before may be a control from now on."""
@@ -114,9 +110,9 @@ class Confirmation:
         for each in accepted:
             domain: DomainAcceptance = each.probe.target.domain
             of_all = domain.acceptance is Acceptance.ALL
-            self._controls.note_session(_ACCEPTED, each.refused_here)
+            mailbox, refused = each.probe.mailbox, each.refused
             self._controls.note_accepted(
-                each.probe.mailbox, domain, each.at, of_all=of_all, refused=each.refused
+                mailbox, domain, each.at, each.refused_here, of_all=of_all, refused=refused
             )
             each.probe.result.note_record(None)
 
@@ -142,12 +138,12 @@ class Confirmation:
             self._broken
             or controls.has_changed(now)
             or controls.is_doubted(treatment, now)
-            or controls.find(treatment.opposite, domain, now)
+            or controls.known.find(treatment.opposite, domain, now)
             or (treatment is _REFUSED and self._awaits_proof(probe, now))
         ):
             return True
         if treatment is _REFUSED and probe.has_patience and controls.comparable:
-            if controls.acceptance_free_s(now) is not None:
+            if controls.known.acceptance_free_s(now) is not None:
                 return True
             controls.note_unconfirmed(now)
             return self._awaits_proof(probe, now)
@@ -180,10 +176,10 @@ class Confirmation:
         """A recipient was accepted whose domain is still to be tested."""
         is_record = self._controls.must_confirm(probe, _ACCEPTED, self._refused, now)
         # What another connection is told does not show that this one, which may have turned, judges.
-        at = inf if self._refused > self._controls.session_record[_REFUSED] else now
+        at = inf if self._refused > self._controls.record.in_session[_REFUSED] else now
         probe.result.note_record(at if is_record else None)
         if is_record:
-            refused = self._controls.count(now)
+            refused = self._controls.record.count(now)
             self._accepted.append(UnprovenAcceptance(probe, now, refused, self._refused))
         else:
             self._note_accepted(probe.mailbox, probe.target.domain, now)
@@ -208,9 +204,9 @@ class Confirmation:
             return None
         probe = self.verdicts[0][0]
         domain: DomainAcceptance = probe.target.domain
-        known, is_postmaster = controls.find(expected, domain, now), False
+        known, is_postmaster = controls.known.find(expected, domain, now), False
         if known is None and expected is _ACCEPTED and controls.accepted_nobody():
-            known, is_postmaster = controls.postmaster(domain, now), True
+            known, is_postmaster = controls.known.postmaster(domain, now), True
         if known is None and expected is _REFUSED:
             known = self._fresh_name(probe, now)
         if known is None or not self._may_send(expected, probe, now):
@@ -222,7 +218,10 @@ class Confirmation:
         if not self.verdicts:
             return False
         probe = self.verdicts[0][0]
-        if self._controls.find(self._treatment.opposite, probe.target.domain, now) is not None:
+        if (
+            self._controls.known.find(self._treatment.opposite, probe.target.domain, now)
+            is not None
+        ):
             return True
         return self._treatment is _ACCEPTED and self._may_be_named(probe, now)
 
@@ -251,17 +250,17 @@ class Confirmation:
     def proof_control(self, domain: DomainAcceptance, account: str, now: float) -> Control | None:
         """One that shows whether the host still judges, so that it may be asked for more."""
         controls = self._controls
-        proof = controls.find_proof(domain, now)
+        proof = controls.known.find_proof(domain, now)
         if proof is None:
             return None
         known, is_postmaster = proof
-        controls.proves(now, self._host.read_s)
+        controls.known.proves(now, self._host.read_s)
         return self._control(known, _ACCEPTED, account, now, is_postmaster=is_postmaster)
 
     def _control(
         self, known: Known, expected: Treatment, account: str, now: float, *, is_postmaster: bool
     ) -> Control:
-        self._controls.asks(known.mailbox, now)
+        self._controls.known.asks(known.mailbox, now)
         return Control(
             known.domain,
             known.mailbox,
@@ -280,7 +279,7 @@ class Confirmation:
         self, control: Control, reply: SmtpReply, reading: ReplyMeaning, now: float
     ) -> None:
         controls = self._controls
-        controls.proof_answered(accepted=reply.positive)
+        controls.known.proof_answered(accepted=reply.positive)
         if reply.positive:
             treatment = _ACCEPTED
         elif reply.code >= 500 and reading.meaning in (Meaning.NO_MAILBOX, Meaning.DISABLED):
@@ -300,7 +299,7 @@ class Confirmation:
         if treatment is _REFUSED:
             self._count_refused(now)
         if control.is_postmaster:  # many domains have none
-            controls.note_postmaster_refused(now)
+            controls.known.note_postmaster_refused(now)
             if not controls.comparable:
                 self._host.tolerance.known.proofs_lack()
             return
@@ -366,7 +365,7 @@ class Confirmation:
         if probe.has_patience:
             tolerance, controls = self._host.tolerance, self._controls
             is_spent = tolerance.is_spent(Kind.LIST, probe.asker, now)
-            if is_spent and controls.count(now) <= controls.row_takes:
+            if is_spent and controls.record.count(now) <= controls.row_takes:
                 return verdict
             wait_s = tolerance.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
             wait_s = max(wait_s, list_wait_s(probe.patience_s))
@@ -392,7 +391,7 @@ class Confirmation:
         probe, controls = verdict[0], self._controls
         wait_s = controls.unconfirmed_s(now)
         if wait_s <= 0 and controls.comparable:
-            wait_s = controls.acceptance_free_s(now) or 0.0
+            wait_s = controls.known.acceptance_free_s(now) or 0.0
         if wait_s <= 0 or not probe.has_patience:
             return verdict
         probe.result.retry_after(max(wait_s, list_wait_s(probe.patience_s)))

@@ -236,7 +236,7 @@ class NextBatch:
             if not is_spent and (kind.is_of_list or kind is Kind.LONE_NAME):
                 return False
             patience_s = asked.patience_s
-            if now < self._host.controls.proving_until:
+            if now < self._host.controls.known.proving_until:
                 return False
             can_prove = self._can_prove(asked, now)
             growth = tolerance.growth(kind, account, now, patience_s, is_provable=can_prove)
@@ -262,7 +262,7 @@ class NextBatch:
 
     def _can_prove(self, asked: Probe | CatchAllTest, now: float) -> bool:
         may_send = self._limits.may_send_control(accepted=True)
-        return may_send and self._host.controls.may_prove(domain_here(asked), now)
+        return may_send and self._host.controls.known.may_prove(domain_here(asked), now)
 
     def _add_tests(self, asked: list[PendingProbe], room: int, now: float, *, soon: bool) -> None:
         """If nothing else waits, or `soon`: append the tests that are due, and those of requests' domains."""

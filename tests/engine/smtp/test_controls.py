@@ -68,7 +68,7 @@ async def test_an_acceptance_is_unknown_at_the_deadline_where_the_host_has_chang
                 await trio.sleep(1.5)
                 replies["somebody.else"] = "250 2.1.5 Ok"
                 domain = DomainAcceptance(DomainAtHost("another.test"))
-                known = probed.controls.find(Treatment.REFUSED, domain, trio.current_time())
+                known = probed.controls.known.find(Treatment.REFUSED, domain, trio.current_time())
                 assert known is not None
                 probed.controls.contradict(known, Treatment.ACCEPTED, trio.current_time())
 
