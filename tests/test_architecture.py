@@ -29,13 +29,13 @@ ANY_LINES = {"api": 67, "storage": 37}
 
 # Lower a number when it shrinks, never raise one. A new store method is a function in one place.
 FIGURES_MAX = {
-    "statements of the probing core": 8_419,
+    "statements of the probing core": 8_418,
     "foreign writes in it": 0,
     "files in its import circles": 0,
     "guards against calls during a step": 0,
     "lines of its largest class": 382,
-    "methods of its largest class": 29,
-    "attributes of its largest class": 28,
+    "methods of its largest class": 27,
+    "attributes of its largest class": 26,
     "files of storage": 75,
     "statements of storage": 7_468,
     "store commands": 17,

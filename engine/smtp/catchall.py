@@ -19,7 +19,8 @@ from typing import Protocol
 from ..verdict import Outcome
 from .backoff import NEVER, NO_SILENCE, Silence
 from .probe import Cause, Probe
-from .random_names import Shape, random_local, shape_of
+from .random_names import Shape, shape_of
+from .random_names import random_local as new_local
 from .wire import SmtpReply
 
 INCONCLUSIVE_S = 60.0  # long enough for one list, short enough to test again soon
@@ -53,6 +54,8 @@ KEPT_S = {
     Acceptance.ELSEWHERE: 0.0,
     Acceptance.SOME: REFUSES_KEPT_S,
 }
+
+Mint = Callable[[str, int], str]  # makes a local part: see random_names.random_local()
 
 RANDOM_ACCEPTED = "catch-all.random-accepted"
 RANDOM_UNANSWERED = "catch-all.random-unanswered"
@@ -143,6 +146,7 @@ class DomainAcceptance:
     awaiting: list[Probe] = field(default_factory=list)  # accepted; they wait for the result
     random_local: str = ""  # of the test under way, or of one that was not answered
     other_local: str = ""  # of its second random address, of another shape
+    mint: Mint = new_local
 
     @property
     def name(self) -> str:
@@ -176,6 +180,22 @@ class DomainAcceptance:
     def withdraw_test(self) -> None:
         """No random address is to be sent now."""
         self.testing = False
+
+    def random_mailbox(self, model: str, variant: int) -> str:
+        """Return an address that can't be guessed, so that no such mailbox exists.
+
+        It has the shape of the local part `model`, and is the same one until the test is
+        answered. The second one, variant 1, is for hosts that may have judged the first's shape.
+        """
+        if variant:
+            self.other_local = self.other_local or self.mint(model, variant)
+            return f"{self.other_local}@{self.name}"
+        self.random_local = self.random_local or self.mint(model, variant)
+        return f"{self.random_local}@{self.name}"
+
+    def fresh_mailbox(self, mailbox: str) -> str:
+        """The same, of a test of its own."""
+        return f"{self.mint(mailbox.rpartition('@')[0], 0)}@{self.name}"
 
     def learn_from(self, other: "DomainAcceptance") -> None:
         """Another egress has tested the domain at this host.
@@ -244,7 +264,7 @@ class Domains:
         `others`: those of other egresses, whose certain results hold here as well.
         """
         self._keep_s = keep_s
-        self._mint = mint
+        self._mint: Mint = new_local if mint is None else lambda _, variant: mint(variant)
         self._others = others
         self.records: OrderedDict[tuple[Hashable, str], DomainAcceptance] = OrderedDict()
         self._at: OrderedDict[tuple[Hashable, str], DomainAtHost] = OrderedDict()
@@ -262,7 +282,9 @@ class Domains:
         domain = self.records.get(key)
         if domain is None:
             at = self._at_host(host, name)
-            domain = DomainAcceptance(at, shape, host, self._listener, self._others)
+            domain = DomainAcceptance(
+                at, shape, host, self._listener, self._others, mint=self._mint
+            )
             self.records[key] = domain
             for other in self._others:
                 tested = other.known(host, domain.key)
@@ -332,25 +354,6 @@ class Domains:
         if self._listener is not None:
             self._listener.learned(domain, domain.known_until - now)
         return domain.pop_awaiting()
-
-    def random_mailbox(self, domain: DomainAcceptance, model: str, variant: int) -> str:
-        """Return an address that can't be guessed, so that no such mailbox exists.
-
-        It has the shape of the local part `model`, and is the same one until the test is
-        answered. The second one, variant 1, is for hosts that may have judged the first's shape.
-        """
-        if variant:
-            domain.other_local = domain.other_local or self._new_local(model, variant)
-            return f"{domain.other_local}@{domain.name}"
-        domain.random_local = domain.random_local or self._new_local(model, variant)
-        return f"{domain.random_local}@{domain.name}"
-
-    def fresh_mailbox(self, domain: DomainAcceptance, mailbox: str) -> str:
-        """The same, of a test of its own."""
-        return f"{self._new_local(mailbox.rpartition('@')[0], 0)}@{domain.name}"
-
-    def _new_local(self, model: str, variant: int) -> str:
-        return random_local(model, variant) if self._mint is None else self._mint(variant)
 
 
 def _key_of(name: str, shape: Shape) -> str:

@@ -5,6 +5,8 @@ the pause before a greeting (postscreen, 6 s), for callouts, and for tarpits (Ex
 So that a host is not burdened for it, it gets few connections.
 """
 
+from dataclasses import dataclass
+
 from ..settings import EngineSettings
 
 PATIENT_S = 60.0  # layer 4, all of it: eight refusals of a tarpit of 5 s, and a random address
@@ -17,13 +19,23 @@ def overall_s(settings: EngineSettings, patient: bool) -> float:
     return PATIENT_S if patient else settings.probe_s
 
 
-def read_s(settings: EngineSettings, patient: bool) -> float:
-    """How long a connect, a banner or a reply may take."""
-    return PATIENT_READ_S if patient else settings.read_s
-
-
 def connections_max(settings: EngineSettings, patient: bool) -> int:
     """How many connections a host may have. A patient pass leaves one to requests, if it can."""
     if not patient:
         return settings.host_connections
     return min(PATIENT_CONNECTIONS, max(1, settings.host_connections - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class HostClocks:
+    """How long one mail host may take."""
+
+    patient: bool  # it may be slow for all: nothing is sent elsewhere meanwhile
+    read_s: float  # of a connect, a banner, or each reply, at most
+    overall_s: tuple[float, float]  # of an address in all; of a patient one
+
+    @classmethod
+    def of(cls, settings: EngineSettings, patient: bool) -> "HostClocks":
+        """Of an ordinary host, or of one in a patient pass."""
+        read_s = PATIENT_READ_S if patient else settings.read_s
+        return cls(patient, read_s, (settings.probe_s, PATIENT_S))

@@ -172,8 +172,10 @@ class ProbeTarget(msgspec.Struct, eq=False):
         self.host, self.domain = host, domain
 
     def leave_host(self) -> None:
-        """It is no longer this host's."""
-        self.host = None
+        """It is no longer its host's, if it was at one."""
+        if self.host is not None:
+            self.host.load.leave()
+            self.host = None
 
     def belong_to(self, egress: object) -> None:
         """This egress asks."""

@@ -257,7 +257,6 @@ class Probing:
         self.address_lookups.drop(probe)
         host: Host | None = probe.target.host
         if host is not None:
-            host.leave()
             probe.target.leave_host()
             self.turn.mark_freed(host)
         if relieved.way is None:
@@ -303,6 +302,8 @@ class Probing:
         try:
             if self.address_lookups.pending:
                 self.address_lookups.drop(probe)
+            if host is not None:
+                host.load.leave()
             self.turn.end(probe, host)
         except Exception:  # a bug in a host's bookkeeping must not keep the answer from the caller
             log_fault(self.turn.end)
@@ -329,6 +330,7 @@ class Probing:
             host: Host | None = probe.target.host
             probe.result.settle(Outcome.TIMED_OUT, "abandoned")
             self.address_lookups.drop(probe)
+            probe.target.leave_host()
             self.turn.end(probe, host, is_reported=False)
         for probe in abandoned:
             # Was it to carry its domain's test? Then another one does, and may need a connection.
@@ -366,9 +368,7 @@ class Probing:
 
     def next_exchange(self, probe: Probe) -> None:
         """Try its next exchange, or the first; without one it is settled."""
-        if probe.target.host is not None:
-            probe.target.host.leave()
-            probe.target.leave_host()
+        probe.target.leave_host()
         if self.withdrawn(probe):
             return
         while probe.target.place + 1 < len(probe.target.exchanges):

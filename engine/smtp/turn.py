@@ -19,9 +19,12 @@ import trio
 from ..background import log_fault
 from ..fair_queue import FairQueue
 from ..settings import EngineSettings
-from .list_places import ListPlaces
 from .patience import overall_s
 from .probe import Cause, Probe
+
+KEPT = 40  # 50 of 2,000: a batch of 50 begins at once
+FREE_TIMES = 19
+OTHERS_TIMES = 4  # so that they may grow at once
 
 
 class ClockedProbes(Protocol):
@@ -100,15 +103,54 @@ class Deadlines:
                 end_step()
 
 
-class ProbedHost(Protocol):
-    """A mail host that probes wait at; implemented by host.Host."""
+class ListPlaces:
+    """The share of the places that a list may take: all that are free, but those that others need.
 
-    def leave(self) -> None:
-        """A probe is no longer its own."""
-        ...
+    One place in KEPT is for requests alone, whose clocks run while they wait. An account's lists
+    may have FREE_TIMES as many places as are free beside them (dynamic thresholds, Choudhury and
+    Hahne, 1998): one account alone fills nineteen of twenty, and what it gives back when another
+    account comes it does not take again until both have the same. A place of a patient pass may
+    be taken for a minute: beyond half of the places it leaves OTHERS_TIMES as many as others use.
+    """
+
+    __slots__ = ("_half", "_held", "_most")
+
+    def __init__(self, places_max: int) -> None:
+        """Of `places_max` places in all."""
+        self._most = places_max - max(1, places_max // KEPT) if places_max > 1 else 1
+        self._half = max(1, places_max // 2)
+        self._held: dict[str, int] = {}  # by account
+
+    def enter(self, account: str, count: int) -> None:
+        """So many probes of the account's lists begin."""
+        self._held[account] = self._held.get(account, 0) + count
+
+    def leave(self, probe: Probe) -> None:
+        """A list's probe has ended."""
+        left = self._held[probe.asker] - 1
+        if left:
+            self._held[probe.asker] = left
+        else:
+            del self._held[probe.asker]
+
+    def room(self, account: str, used: int) -> int:
+        """How many more probes lists of the account may begin while `used` places are taken."""
+        free = self._most - used
+        if free <= 0:
+            return 0
+        # The most m for which held + m - 1 < FREE_TIMES * (free - m + 1).
+        return -((self._held.get(account, 0) - FREE_TIMES * free) // (FREE_TIMES + 1))
+
+    def is_full(self, used: int) -> bool:
+        """Are only places for requests left?"""
+        return used >= self._most
+
+    def patient_room(self, patient: int, others: int) -> int:
+        """How many more of a patient pass may begin beside so many, and so many others."""
+        return max(self._half, self._most - OTHERS_TIMES * others) - patient
 
 
-AnyHost = TypeVar("AnyHost", bound=ProbedHost)
+AnyHost = TypeVar("AnyHost")  # a mail host that probes wait at: host.Host
 OnCapacity = Callable[[AnyHost | None], None]
 
 
@@ -116,7 +158,7 @@ class Turn(Generic[AnyHost]):
     """The places of probes, their clocks, and what the steps have marked."""
 
     __slots__ = (
-        *("_admitted", "_awaiting_proof", "_freed", "_has_places", "_limit", "_list_places"),
+        *("_admitted", "_awaiting_proof", "_freed", "_has_places", "places", "_list_places"),
         *(
             "_list_waits",
             "_listeners",
@@ -130,7 +172,7 @@ class Turn(Generic[AnyHost]):
     )
 
     def __init__(self, settings: EngineSettings, probes: ClockedProbes) -> None:
-        self._limit = settings.probes_max
+        self.places = settings.probes_max  # of probes under way
         self._probes = probes
         self._now = trio.lowlevel.current_clock().current_time
         # Of ordinary probes, and of patient ones: indexed by `Probe.patient`.
@@ -188,7 +230,7 @@ class Turn(Generic[AnyHost]):
 
     def begin_together(self, probes: Sequence[Probe]) -> bool:
         """Begin these, which the caller starts at once. False if not all have a place."""
-        if self.waiting.count or len(probes) > self._limit - self.under_way:
+        if self.waiting.count or len(probes) > self.places - self.under_way:
             return False
         self.begin(probes)
         self._admitted.update(probes)
@@ -196,7 +238,7 @@ class Turn(Generic[AnyHost]):
 
     def _admit(self) -> None:
         now = self._now()
-        while self.under_way < self._limit and (probe := self.waiting.pop()) is not None:
+        while self.under_way < self.places and (probe := self.waiting.pop()) is not None:
             if not probe.settled and probe.clock.deadline > now:
                 self._admitted.add(probe)
                 self._probes.next_exchange(probe)
@@ -262,7 +304,6 @@ class Turn(Generic[AnyHost]):
         if probe.deferred_start:
             self._list_places.leave(probe)
         if host is not None:
-            host.leave()
             self._freed[host] = None
         self._has_places |= self._list_waits
 

@@ -149,7 +149,7 @@ class Backlog:
                 room = places
             if room <= 0:
                 break
-            now, present, is_begun = self._now(), pool.present, False
+            now, present, is_begun = self._now(), pool.load.present, False
             released: list[Probe] = []
             for _ in range(min(room, len(waiting))):
                 verification = waiting.popleft()
@@ -171,7 +171,7 @@ class Backlog:
                     probing.submit(probe)  # looks the exchange up again
                     break
             probing.submit_to(pool, released)
-            if not waiting or pool.present == present + room:
+            if not waiting or pool.load.present == present + room:
                 break  # the pool is full; only probes that were settled at once leave room
             if (
                 choice is not None
@@ -184,7 +184,7 @@ class Backlog:
 
     def _room_at(self, pool: Host, waiting: deque[Verification], *, at_end: bool) -> int:
         patience_s = self._options.patience_left_s(self._now())
-        return pool.room(len(waiting), self._options.account, patience_s, at_end=at_end)
+        return pool.load.room(len(waiting), self._options.account, patience_s, at_end=at_end)
 
     def _is_elsewhere(self, choice: EgressChoice, pool: Host, verification: Verification) -> bool:
         """Is another egress than the pool's to ask for the domain by now?"""

@@ -99,7 +99,7 @@ class EgressChoice:
     def is_withdrawn(self, host: Host, domain: str) -> bool:
         """Is another egress to ask about the domain, rather than that of this host?"""
         way = self.by_name[host.egress.name]
-        suited = self._is_suited(way, host.name)
+        suited = self._is_suited(way, host.identity.name)
         return not (suited and self.is_usable(way)) or way.hosts.is_refused(host, domain)
 
     def is_usable(self, way: Way) -> bool:

@@ -104,7 +104,7 @@ class HeldProbes:
         if (way := self._choice.best(task)) is None:
             return True
         host = way.hosts.host_of(task.exchanges[0], patient=probe.patient)
-        return host is None or host.room(1, probe.asker, probe.patience_s) > 0
+        return host is None or host.load.room(1, probe.asker, probe.patience_s) > 0
 
     def _is_in_vain(self) -> bool:
         """Has no egress addresses now, while one is awaited?"""

@@ -132,7 +132,8 @@ class EgressHosts:
         if not patient or host.times.is_quick:
             return host
         counterpart = self.patient_hosts.find(addresses, name)
-        host.pair_with(counterpart)
+        host.staffing.pair_with(counterpart)
+        counterpart.staffing.pair_with(host)
         return counterpart
 
     def _new_host(self, addresses: tuple[str, ...], name: str, key: str) -> Host:
@@ -151,7 +152,9 @@ class EgressHosts:
 
     def _new_patient_host(self, addresses: tuple[str, ...], name: str, key: str) -> Host:
         [counterpart] = filter(None, [self.hosts.peek(addresses)])  # see host_at()
-        return self._make(addresses, name, counterpart.key, counterpart.known, patient=True)
+        return self._make(
+            addresses, name, counterpart.identity.key, counterpart.known, patient=True
+        )
 
     def _make(
         self,
@@ -163,7 +166,7 @@ class EgressHosts:
         patient: bool,
     ) -> Host:
         return Host(
-            *(addresses, name, key, self, known, self.domains),
+            *(addresses, name, key, self, known),
             *(self.host_memory, self._findings),
             patient=patient,
         )
@@ -189,13 +192,15 @@ class EgressHosts:
         cause = (
             host.rest.cause
             if host.rest.backoff.active(now)
-            else self.domains.refusal(host.key, domain, now)
+            else self.domains.refusal(host.identity.key, domain, now)
         )
         return cause is not None and cause.about_us
 
     async def other_addresses(self, host: Host, account: str) -> tuple[str, ...]:
         """The usable addresses of the exchange in the family that the host has none of."""
-        found = await other_family(self._routes, host.name, host.addresses, account)
+        found = await other_family(
+            self._routes, host.identity.name, host.identity.addresses, account
+        )
         return self.usable(found)
 
     def usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:

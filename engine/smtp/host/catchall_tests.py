@@ -20,8 +20,8 @@ def settle_awaiting(
     now, tolerance, controls = host.now(), host.tolerance, host.controls
     accounts: set[str] = set()  # whose lists wait for the random name
     if acceptance is Acceptance.UNASKED:
-        host.probes.observer.budget_lacking(tolerance.known.label, random=True)
-    for probe in host.domains.learn(domain, acceptance, now, in_time=in_time):
+        host.egress.probes.observer.budget_lacking(tolerance.known.label, random=True)
+    for probe in host.egress.domains.learn(domain, acceptance, now, in_time=in_time):
         rule = deciding_rule(acceptance, probe.result.rule)
         if acceptance is Acceptance.ELSEWHERE:
             probe.result.retry_after(ELSEWHERE_S)
@@ -38,14 +38,14 @@ def settle_awaiting(
             if probe.deferred_start and probe.asker not in accounts:
                 accounts.add(probe.asker)
                 tolerance.turned_away(probe.asker, now, untested=domain.name)
-        host.probes.settle(probe, acceptance.outcome, rule)
+        host.egress.probes.settle(probe, acceptance.outcome, rule)
 
 
 def refused_as_unknown(host: Host, domain: DomainAcceptance) -> None:
     """A listed address of the domain is settled as unknown."""
     now = host.now()
     host.controls.note_listed_refused(domain, now)
-    host.domains.note_refused(host.key, now)
+    host.egress.domains.note_refused(host.identity.key, now)
 
 
 def continue_test(domain: DomainAcceptance) -> Host | None:
@@ -82,4 +82,4 @@ def repeat_test(host: Host, domain: DomainAcceptance) -> None:
     if host.controls.has_changed(host.now()):
         outcome, rule = Outcome.HOST_CHANGED, CHANGED_RULE
     for probe in domain.pop_awaiting():
-        host.probes.settle(probe, outcome, rule)
+        host.egress.probes.settle(probe, outcome, rule)

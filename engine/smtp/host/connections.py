@@ -190,12 +190,6 @@ class HostSessions:
     testers: dict[OpenSession, None] = field(default_factory=dict)
     woken: set[OpenSession] = field(default_factory=set)  # about to take probes
 
-    def add(self, session: OpenSession) -> None:
-        self.open.add(session)
-
-    def discard(self, session: OpenSession) -> None:
-        self.open.discard(session)
-
     def is_at(self, address: str) -> bool:
         """Is one connected to this address?"""
         return any(session.address == address for session in self.open)

@@ -14,9 +14,8 @@ from ..replies.rules import Step
 from ..session.failure_causes import CONNECTION_ERRORS, cause_of
 from ..session.session import SmtpSession
 from ..wire import RemoteProtocolError
-from .connection_egress import ConnectionEgress
 from .host import Host
-from .serving import ServedSession
+from .serving import ConnectionEgress, ServedSession
 
 # Errors of our own network, not of the host.
 UNREACHABLE = frozenset(
@@ -39,9 +38,9 @@ async def greet(
     began = trio.current_time()
     try:
         with egress.permits.holding(address):
-            with trio.fail_after(host.read_s):
+            with trio.fail_after(host.clocks.read_s):
                 stream = await egress.dial(address, host.egress.settings.smtp_port)
-            connection = SmtpConnection(egress.open_channel(stream), host.read_s)
+            connection = SmtpConnection(egress.open_channel(stream), host.clocks.read_s)
             lines.append((began, True, "(connect)"))
             greeted = await _introduce(host, egress, connection, address, lines)
             if isinstance(greeted, Cause):

@@ -86,7 +86,7 @@ def connect_ahead(host: Host) -> bool:
     now = host.now()
     if host.rest.is_on(now) or host.egress.closing:
         return False
-    if not any(map(host.egress.permits.available, host.addresses)):
+    if not any(map(host.egress.permits.available, host.identity.addresses)):
         return False
     host.open_connection(None)
     return True
@@ -104,17 +104,19 @@ def move_equals(host: Host, silent: Host, probes: Sequence[Probe]) -> None:
         if silent.waiting.is_gone(probe) or probe.deferred_start:
             continue
         exchange = probe.target.next_exchange
-        if exchange is None or exchange.name not in host.names:
+        if exchange is None or exchange.name not in host.identity.names:
             continue
         if exchange.preference != probe.target.exchange.preference:
             continue
-        if host.domains.refusal(host.key, probe.domain, now) is not None:
+        if host.egress.domains.refusal(host.identity.key, probe.domain, now) is not None:
             continue
         probe.target.prefer_next_exchange()
         if probe.notes is not None:
             words = f"silent for {HEDGE_S:g} s, an equal exchange was quicker"
-            probe.notes.tried.append(ConnectionAttempt(silent.name, silent.addresses[0], words))
-        silent.leave()
+            probe.notes.tried.append(
+                ConnectionAttempt(silent.identity.name, silent.identity.addresses[0], words)
+            )
+        silent.load.leave()
         moved.append(probe)
     if moved:
         host.join(moved, now)

@@ -12,32 +12,28 @@ import trio
 
 from ...settings import EngineSettings
 from ...verdict import Outcome
-from .. import patience
 from ..catchall import Domains
 from ..controls import HostControls
 from ..host_memory import HostMemory
 from ..host_policy import Terms
 from ..operators import MailOperators
 from ..pairing import Renamings
+from ..patience import HostClocks
 from ..probe import Cause, Probe
 from ..replies.rules import ReplyMeaning, Rules, Step
 from ..session.recipient_limits import REFUSALS_MAX
 from ..tolerance.host import Tolerance
-from ..tolerance.limits import BAN_RULE, Growth, Kind
+from ..tolerance.limits import BAN_RULE
 from ..turn import Turn
 from ..wire import Conversation, SmtpReply
 from .identity import HostIdentity
 from .queue import HostQueue
 from .refusals import RefusalMemory
-from .reply_times import VENTURED, ReplyTimes
+from .reply_times import ReplyTimes
 from .resting import HostFindings, HostRest, SentOnProbes
-from .staffing import Staffing
+from .staffing import HostLoad, Staffing
 
-ANSWERED_AT_ONCE = 64  # probes admitted at a time while the host is backed off
-QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few probes queued in lock-step
-QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
 TESTING_ROUNDS = 4  # of a session with tests: listed addresses, tests, QUIT, and one to spare
-IN_STEP_LEAST = 2  # for each connection: one under way and the next
 
 
 class PermitQueues(Protocol):
@@ -68,6 +64,8 @@ class HostEgress(Protocol):
     @property
     def probes(self) -> Probes: ...
     @property
+    def domains(self) -> Domains: ...
+    @property
     def permits(self) -> PermitQueues: ...
     def connect(self, host: "Host", permit_at: str | None) -> None: ...
     def join(self, host: "Host", probes: Sequence[Probe]) -> None: ...
@@ -86,10 +84,9 @@ class Host:
     """One mail host. Implements `SessionHost` for its sessions."""
 
     __slots__ = (
-        *("addresses", "behind", "clocks_s", "counterpart", "domains", "egress", "key", "name"),
-        *("names", "now", "patient", "pipelines", "present", "probes", "read_s", "turn"),
-        *("budget", "controls", "renamings", "terms", "tolerance"),  # HostKnowledge
-        *("backlog", "identity", "refusals", "rest", "staffing", "times", "waiting"),
+        *("clocks", "egress", "identity", "load", "now", "refusals", "rest", "staffing", "times"),
+        *("turn", "waiting"),
+        *("controls", "renamings", "terms", "tolerance"),  # HostKnowledge
     )
 
     def __init__(
@@ -99,7 +96,6 @@ class Host:
         key: str,
         egress: HostEgress,
         known: HostKnowledge,
-        domains: Domains,
         memory: HostMemory,
         findings: HostFindings | None,
         *,
@@ -109,50 +105,31 @@ class Host:
 
         `patient`: it waits longer for each reply, on few connections.
         """
-        self.egress, settings = egress, egress.settings
-        self.probes = probes = egress.probes
+        self.egress, settings, probes = egress, egress.settings, egress.probes
         self.turn = probes.turn
-        self.domains = domains
         self.now: Callable[[], float] = trio.lowlevel.current_clock().current_time
-        self.addresses = addresses
-        self.patient = patient
-        self.counterpart: Host | None = None  # where one is ordinary and one patient
-        self.read_s = patience.read_s(settings, patient)
-        self.clocks_s = patience.overall_s(settings, False), patience.overall_s(settings, True)
-        self.name = name
-        self.key = key
+        self.clocks = HostClocks.of(settings, patient)
         self.terms, self.renamings, self.controls, self.tolerance = known
-        self.budget = self.tolerance.budget
-        self.names: set[str] = set()  # of exchanges that have these addresses
-        self.present = 0  # probes waiting or under way here
-        self.backlog = 0  # verdicts that are not proven yet
-        self.behind = 0  # probes that the scheduler holds back for this host
+        self.identity = HostIdentity(
+            *(probes.operators, self.tolerance.known, self.controls), name, key, addresses
+        )
         self.rest = HostRest(self, memory, findings, probes)
         self.waiting = HostQueue(self, probes)
         self.times = ReplyTimes(1 if patient else REFUSALS_MAX, distrusted=patient)
         self.staffing = Staffing(
             self, settings, egress.permits.available, probes.observer.limit_lowered
         )
-        self.identity = HostIdentity(probes.operators, self.tolerance.known, self.controls)
+        self.load = HostLoad(self)
         self.refusals = RefusalMemory(self, self.times.late)
-        self.pipelines: bool | None = None
 
     @property
     def known(self) -> HostKnowledge:
         return HostKnowledge(self.terms, self.renamings, self.controls, self.tolerance)
 
-    def pair_with(self, counterpart: "Host") -> None:
-        """One of the two is patient: they share the limit of connections."""
-        self.counterpart, counterpart.counterpart = counterpart, self
-
     def follow(self, known: "Host") -> None:
         """The host of this name had other addresses before: what was learned of it holds."""
         self.staffing.connections.follow(known.staffing.connections)
         self.terms, self.renamings = known.terms, known.renamings
-
-    def move_to(self, addresses: tuple[str, ...]) -> None:
-        """The exchange's addresses have changed."""
-        self.addresses = addresses
 
     def backed_off_elsewhere(self, until: float) -> None:
         """Another engine backs off from one of the host's names: reject the probes that wait here, too."""
@@ -164,20 +141,20 @@ class Host:
 
     def join(self, probes: Sequence[Probe], now: float) -> None:
         """Queue probes; during a back-off they fail over with its cause at once."""
-        waiting, find_domain = self.waiting, self.domains.find
+        waiting, find_domain, key = self.waiting, self.egress.domains.find, self.identity.key
         for probe in probes:
             local = probe.mailbox.rpartition("@")[0]
-            domain = find_domain(self.key, probe.domain, now, local)
+            domain = find_domain(key, probe.domain, now, local)
             probe.target.wait_at(self, domain)
-            self.present += 1
+            self.load.enter()
             backing_off = self.rest.is_on(now) or now < domain.at.backoff_until
             if backing_off and (cause := self.rest.cause_for(probe, now)) is not None:
                 self.rest.reject(probe, cause)
             else:
-                self.behind = probe.behind
-                waiting.join(probe.asker, probe)
-        if self.budget.lease is not None and waiting.count:
-            self.budget.lease.want(self, domain.key if domain.needs_test(now) else "")
+                waiting.add(probe)
+        lease = self.tolerance.budget.lease
+        if lease is not None and waiting.count:
+            lease.want(self, domain.key if domain.needs_test(now) else "")
         self._staff_waiting()
 
     def _staff_waiting(self) -> None:
@@ -204,77 +181,6 @@ class Host:
         self.turn.mark_freed(self)
         self.turn.run()
 
-    def leave(self) -> None:
-        """A probe is no longer this host's; it may still be queued here."""
-        self.present -= 1
-
-    def hold_back(self, count: int) -> None:
-        """So many verdicts wait for their proof from now on; so many fewer, if negative."""
-        self.backlog += count
-        self.turn.hold_back(self, count)
-
-    def room(
-        self, held: int, account: str = "", patience_s: float = 0.0, *, at_end: bool = False
-    ) -> int:
-        """How many more probes would soon be sent, of the `held` that the scheduler holds back.
-
-        They are of a list of this account, which has so much patience left.
-        """
-        room = self._room(held, at_end=at_end)
-        if room <= 0:
-            return room
-        budget, now = self.budget, self.now()
-        if budget.has_plenty(room, now):
-            return room
-        under_way = self.present - self.backlog
-        if self.tolerance.is_spent(Kind.LIST, account, now):
-            if self.tolerance.growth(Kind.LIST, account, now, patience_s) is Growth.NOT:
-                return ANSWERED_AT_ONCE - under_way  # and turned away there
-            return 1 - under_way  # for which the host is asked whether it still judges
-        more = budget.room(Kind.LIST, account, now)
-        return min(room, max(more, 1 - under_way, 0))
-
-    def _room(self, held: int, *, at_end: bool) -> int:
-        """What the host's connections have room for.
-
-        `at_end`: the list has nothing else to wait for, so it does not wait for a back-off to end.
-
-        In lock-step, probes are admitted a few at a time, because admitting one costs hardly
-        less. The first batch of a host with PIPELINING is small: if the host wants each
-        recipient by itself, the probes behind it must not wait until their deadlines.
-        """
-        if self.rest.backoff.failures:
-            if not at_end and self.rest.worth_waiting_for(self.now()):
-                return 0
-            if self.rest.backoff.active(self.now()):
-                return ANSWERED_AT_ONCE - self.present
-        if self.pipelines is None:
-            return 1 - self.present  # wait for its greeting
-        # Late sessions do not count: nothing is queued behind them.
-        connections, present = self.staffing.connections, self.present - self.backlog
-        capacity = connections.throttle.limit
-        if self.times.late.sessions or connections.left:
-            late = len(self.times.late.sessions)
-            capacity = min(self.staffing.limit, connections.allowed) - late - connections.left
-            present -= late
-        elif connections.allowed < capacity:
-            capacity = connections.allowed
-        if capacity <= 0:
-            return 0
-        careful = self.times.depth < REFUSALS_MAX
-        if self.pipelines and self.terms.limits.width > 1:
-            if not self.times.accepted_several and not careful:  # wait for its first batch
-                return VENTURED - present
-            return capacity * self.window() - present
-        if careful:
-            return capacity - present
-        is_busy = 2 * self.turn.under_way > self.egress.settings.probes_max
-        if (self.times.pace.batch_s or 0.0) < QUICK_BATCH_S and not is_busy:
-            capacity *= 1 + QUEUED_IN_STEP
-        few, several = IN_STEP_LEAST * len(self.staffing.sessions.open), capacity // 3
-        room = capacity - present
-        return room if present <= few or min(room, held) > several else 0
-
     # -- connections -----------------------------------------------------------------------------
 
     def staff(self, *, hurried: bool = False) -> None:
@@ -295,7 +201,7 @@ class Host:
     @property
     def width(self) -> int:
         """How many probes a session sends at a time."""
-        return 1 if self.pipelines is False else self.window()
+        return 1 if self.times.pipelines is False else self.window()
 
     def open_connection(self, permit_at: str | None) -> None:
         """Open one more; `permit_at` is an address whose permit it holds already."""
@@ -306,8 +212,8 @@ class Host:
         """Another one may be opened in its place."""
         self.staffing.wake_testers()
         self.open_all()
-        if self.counterpart is not None:
-            self.counterpart.open_all()
+        if self.staffing.counterpart is not None:
+            self.staffing.counterpart.open_all()
 
     def open_all(self) -> None:
         """Open as many connections as are worth it and allowed."""
@@ -325,13 +231,13 @@ class Host:
 
     def window(self) -> int:
         width = self.terms.limits.width
-        if self.pipelines is not None:  # then its greeting is known, and so what it tolerates
-            allowed = self.budget.session_window(0)
+        if self.times.pipelines is not None:  # then its greeting is known, and so what it tolerates
+            allowed = self.tolerance.budget.session_window(0)
             width = allowed if allowed < width else width
         return self.times.window(width)
 
     def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning:
-        return self.probes.rules.read(step, reply, self.identity.site_id)
+        return self.egress.probes.rules.read(step, reply, self.identity.site_id)
 
     def is_needed_elsewhere(self, address: str) -> bool:
         return self.egress.permits.is_needed_elsewhere(address, self)
@@ -356,7 +262,7 @@ class Host:
         So for a while where the latest one had no reply. At software that is slow by default
         they are sent one at a time until somebody was refused promptly.
         """
-        if self.patient:
+        if self.clocks.patient:
             return False
         too_late = self.times.refuses_too_late(
             self.now(), slow_by_default=self.tolerance.known.row.slow
@@ -373,18 +279,7 @@ class Host:
         self.rest.record_failure(cause, [], at_once=True, until=self.tolerance.rest_until)
         return True
 
-    def batch_done(self, round_s: float, gap_s: float, first_s: float) -> None:
-        """All replies of a batch are there; their verdicts are settled or still to be proven."""
-        is_first = self.times.batch_done(round_s, gap_s, first_s)
-        self.staffing.connections.succeeded(self.now())
-        if is_first:
-            self.turn.mark_freed(self)
-        if self.staffing.sessions.testers or self.counterpart is not None:
-            self.staffing.wake_testers()
-        if self.waiting.count > len(self.staffing.sessions.woken):
-            self.staff()
-
     def introduced(self, conversation: Conversation) -> None:
         """A connection is greeted: its reply to EHLO is there."""
-        self.pipelines = conversation.offer.pipelining
-        self.times.greeted(conversation.received_at - conversation.sent_at)
+        turnaround_s = conversation.received_at - conversation.sent_at
+        self.times.greeted(turnaround_s, pipelines=conversation.offer.pipelining)

@@ -208,13 +208,14 @@ class HostSharedCache:
         return [
             (host, exchange.name)
             for exchange in route.exchanges
-            if (host := self._hosts[0].named(exchange.name)) is not None and host.key == domain.host
+            if (host := self._hosts[0].named(exchange.name)) is not None
+            and host.identity.key == domain.host
         ]
 
     def absorb_acceptance(self, name: str, domain: str, known: KnownAcceptance) -> bool:
         """See engine_shared_cache.EgressSharedCache."""
         host = self._hosts[0].named(name)
-        here = None if host is None else self._domains.known(host.key, domain)
+        here = None if host is None else self._domains.known(host.identity.key, domain)
         if host is None or here is None:
             return False
         if known.holds:
@@ -230,7 +231,7 @@ class HostSharedCache:
         That another egress was refused counts where the host has refused this one, too.
         """
         now, acceptance = self._now(), known.acceptance
-        refuses_us = known.by == self._egress or self._domains.judges(host.key, now)
+        refuses_us = known.by == self._egress or self._domains.judges(host.identity.key, now)
         if acceptance is Acceptance.SOME and not refuses_us:
             return False
         knows = (

@@ -27,7 +27,7 @@ class Hosts:
     """All hosts of one kind, ordinary or patient. Bounded; the longest unused is removed first."""
 
     _memory: HostMemory
-    _new_host: Callable[[tuple[str, ...], str, str], Host]  # addresses, exchange's name, `Host.key`
+    _new_host: Callable[[tuple[str, ...], str, str], Host]  # addresses, exchange's name, its key
     _now: Callable[[], float]
     # By IP address: of both kinds, if the other's is given.
     at_address: defaultdict[str, set[Host]] = field(default_factory=partial(defaultdict, set))
@@ -57,7 +57,7 @@ class Hosts:
         host = self._by_addresses.get(key)
         if host is not None:
             self._by_addresses.move_to_end(key)
-        elif known is not None and known.names == {name}:
+        elif known is not None and known.identity.names == {name}:
             host = self._move(known, key)  # its addresses rotate; what was learned stays
         else:
             host = self._add_host(key, name, known)
@@ -77,20 +77,22 @@ class Hosts:
         sharing = known or next(
             (next(iter(self.at_address[each])) for each in key if self.at_address.get(each)), None
         )
-        host = self._by_addresses[key] = self._new_host(key, name, sharing.key if sharing else name)
+        host = self._by_addresses[key] = self._new_host(
+            key, name, sharing.identity.key if sharing else name
+        )
         if known is not None:
             host.follow(known)
         self._find_at(host, key)
         return host
 
     def _move(self, host: Host, key: tuple[str, ...]) -> Host:
-        del self._by_addresses[host.addresses]
+        del self._by_addresses[host.identity.addresses]
         self._by_addresses[key] = host
         in_use = {session.address for session in host.staffing.sessions.open}
         for address in self._found_at[host] - set(key) - in_use:
             self._remove_address(host, address)
         self._find_at(host, key)
-        host.move_to(key)
+        host.identity.move_to(key)
         return host
 
     def _find_at(self, host: Host, addresses: Iterable[str]) -> None:
@@ -107,12 +109,12 @@ class Hosts:
     def _name(self, host: Host, name: str, known: Host | None) -> None:
         """Map the exchange name to this host."""
         if known is not None:
-            known.names.discard(name)
-        host.names.add(name)
+            known.identity.names.discard(name)
+        host.identity.names.add(name)
         self._by_name[name] = host
         if len(self._by_name) > NAMES_MAX:
             oldest, its_host = self._by_name.popitem(last=False)
-            its_host.names.discard(oldest)
+            its_host.identity.names.discard(oldest)
         host.rest.name_rests(self._memory.name_backoff_until(name))
 
     def _drop_one(self) -> None:
@@ -120,7 +122,7 @@ class Hosts:
         now = self._now()
         for _ in range(HOSTS_SCANNED):
             key, host = next(iter(self._by_addresses.items()))
-            busy = host.staffing.connections.now or host.present or host.waiting.any()
+            busy = host.staffing.connections.now or host.load.present or host.waiting.any()
             rests = host.rest.backoff.active(now) and len(self._by_addresses) <= 2 * HOSTS_MAX
             if busy or rests:
                 self._by_addresses.move_to_end(key)
@@ -129,6 +131,6 @@ class Hosts:
             for address in list(self._found_at[host]):
                 self._remove_address(host, address)
             del self._found_at[host]
-            for name in host.names:
+            for name in host.identity.names:
                 self._by_name.pop(name, None)
             return

@@ -11,9 +11,22 @@ from .connections import HostConnections
 class HostIdentity:
     """What the names and the words of one mail host tell of it, and what follows from that."""
 
-    __slots__ = ("_controls", "_known", "_rows", "_site")
+    __slots__ = ("_controls", "_known", "_rows", "_site", "addresses", "key", "name", "names")
 
-    def __init__(self, rows: MailOperators, known: KnownLimits, controls: HostControls) -> None:
+    def __init__(
+        self,
+        rows: MailOperators,
+        known: KnownLimits,
+        controls: HostControls,
+        name: str = "",
+        key: str = "",
+        addresses: tuple[str, ...] = (),
+    ) -> None:
+        """`key` is that by which the domains at this host are remembered."""
+        self.name = name
+        self.key = key
+        self.names: set[str] = set()  # of exchanges that have these addresses
+        self.addresses = addresses
         self._rows = rows
         self._known = known
         self._controls = controls
@@ -24,6 +37,10 @@ class HostIdentity:
     def site_id(self) -> str | None:
         """The operator whose rules read its replies."""
         return self._site.id if self._site else None
+
+    def move_to(self, addresses: tuple[str, ...]) -> None:
+        """The exchange's addresses have changed."""
+        self.addresses = addresses
 
     def named(self, name: str, terms: Terms, connections: HostConnections) -> None:
         """This is one of its names: apply its operator's policy."""

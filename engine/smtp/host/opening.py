@@ -13,12 +13,11 @@ import trio
 from ...evidence import ConnectionAttempt
 from ...verdict import Outcome
 from ..probe import ADDRESSES_MAX, Cause, Probe
-from .connection_egress import ConnectionEgress
 from .greeting import greet
 from .host import Host
 from .openings import HEDGE_S, RELEASE_S, Openings
 from .reply_times import FAR_S
-from .serving import ServedSession
+from .serving import ConnectionEgress, ServedSession
 
 HURRY_S = 0.15  # without a greeting, then further connections are opened
 NEXT_EXCHANGE_S = 0.75  # kept for it when another address of this one is tried
@@ -81,7 +80,7 @@ class ConnectionOpener:
         hurry: _Hurry | None = None
         self._openings.begin()
         # Within proven parallelism other connections are opened without waiting anyhow.
-        if self._host.patient:
+        if self._host.clocks.patient:
             pass  # few connections, and none because the greeting is slow
         elif (
             self._host.staffing.connections.now > self._host.staffing.connections.proven
@@ -131,7 +130,7 @@ class ConnectionOpener:
                     break  # the last of them to fail decides
                 if cause is not None:
                     for probe in short:
-                        self._host.probes.fail_over(probe, cause)
+                        self._host.egress.probes.fail_over(probe, cause)
             if address != permit_at:
                 known = self._egress.host_memory.address_backoff(address)
                 if known is not None and not self._host.rest.is_outwaited(known):
@@ -159,7 +158,7 @@ class ConnectionOpener:
             pass
         elif cause is not None and not permits_short:
             if cause.outcome is not Outcome.NO_EGRESS:  # else nothing was learned of the host
-                failed = self._openings.failed_of(self._host.addresses, self._now())
+                failed = self._openings.failed_of(self._host.identity.addresses, self._now())
                 self._host.rest.record_failure(cause, failed)
             self._host.rest.send_on(cause)
         elif cause is None and backoff_cause is not None and not (permits_short or self._is_served):
@@ -200,7 +199,7 @@ class ConnectionOpener:
             openings.replied(address)
         if greeted is None:  # the permit was revoked, which says nothing about the host
             return None
-        self._host.probes.observer.connected(greeted=isinstance(greeted, ServedSession))
+        self._host.egress.probes.observer.connected(greeted=isinstance(greeted, ServedSession))
         if isinstance(greeted, ServedSession):
             openings.succeeded(address, self._now() - began)
             if self._host.times.pace.reply_s >= FAR_S:
@@ -226,7 +225,7 @@ class ConnectionOpener:
     def _must_fail_over(self, probe: Probe) -> bool:
         if self._host.waiting.is_gone(probe) or probe.target.next_exchange is None:
             return False
-        return probe.clock.deadline < self._now() + self._host.read_s + NEXT_EXCHANGE_S
+        return probe.clock.deadline < self._now() + self._host.clocks.read_s + NEXT_EXCHANGE_S
 
     def _host_at_limit(self) -> None:
         """The other connections go on; this one was one too many."""
@@ -243,7 +242,7 @@ class ConnectionOpener:
         await trio.sleep(RELEASE_S)
 
     def _addresses_in_turn(self, first: str | None) -> list[str]:
-        turn = self._openings.from_next_turn(self._host.addresses)
+        turn = self._openings.from_next_turn(self._host.identity.addresses)
         if first is not None:
             turn = [first, *(address for address in turn if address != first)]
         return addresses_in_turn(turn, self._addresses_max)
@@ -273,8 +272,10 @@ class ConnectionOpener:
                 continue
             probe.attempts.fail_connection(cause)
             if probe.notes is not None:
-                probe.notes.tried.append(ConnectionAttempt(self._host.name, address, cause.words))
+                probe.notes.tried.append(
+                    ConnectionAttempt(self._host.identity.name, address, cause.words)
+                )
                 for line in lines:
                     probe.notes.add_line(*line)
             if probe.attempts.exhausted and probe.target.host is self._host:
-                self._host.probes.settle(probe, cause.outcome, cause.rule)
+                self._host.egress.probes.settle(probe, cause.outcome, cause.rule)

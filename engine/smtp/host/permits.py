@@ -157,16 +157,18 @@ class Permits:
     def were_lacking(self, probe: Probe, settings: EngineSettings) -> bool:
         """At the probe's deadline: had its host less than a read's time, for want of a permit?"""
         host: Host | None = probe.target.host
-        if host is None or (host.staffing.connections.left and host.pipelines is None):
+        if host is None or (host.staffing.connections.left and host.times.pipelines is None):
             return False  # it has never greeted us: the connections that we left hold the permits
         overall_s = patience.overall_s(settings, probe.patient)
         waited_s = self.waits.lacked_s(host, probe.clock.deadline - overall_s)
-        return waited_s > overall_s - host.read_s
+        return waited_s > overall_s - host.clocks.read_s
 
     def batches_beside(self, host: Host) -> int | None:
         """Batches that were answered to other hosts at its addresses; None if these have no connections."""
         others = {
-            other for address in host.addresses for other in self._hosts_at.get(address, ())
+            other
+            for address in host.identity.addresses
+            for other in self._hosts_at.get(address, ())
         } - {host}
         if not any(other.staffing.connections.now for other in others):
             return None
@@ -228,8 +230,8 @@ class Permits:
     def _allow(self, host: Host) -> None:
         """Limit what the host admits to the permits that it can have."""
         allowed = self._limit
-        if any(map(self._budget.short, host.addresses)):
-            allowed = min(allowed, max(1, sum(map(self._budget.at, host.addresses))))
+        if any(map(self._budget.short, host.identity.addresses)):
+            allowed = min(allowed, max(1, sum(map(self._budget.at, host.identity.addresses))))
         if host.staffing.connections.allow(allowed):
             self._turn.mark_freed(host)
 

@@ -17,6 +17,12 @@ class HostQueue(FairQueue[Probe]):
         super().__init__()
         self._host = host
         self._probes = probes
+        self.behind = 0  # probes that the scheduler holds back for this host
+
+    def add(self, probe: Probe) -> None:
+        """It waits from now on, behind the others of its account."""
+        self.behind = probe.behind
+        self.join(probe.asker, probe)
 
     def is_gone(self, probe: Probe) -> bool:
         """The probe is settled, or under way at another exchange."""

@@ -89,7 +89,7 @@ class RefusalMemory:
 
     def _accepts_for(self, domain: str) -> None:
         """A recipient of this domain is accepted: is that anybody else's than the host's own?"""
-        known, names = self._host.tolerance.known, self._host.names
+        known, names = self._host.tolerance.known, self._host.identity.names
         if not (known.is_shared or any(is_own_server(name, domain) for name in names)):
             known.share_host()
 

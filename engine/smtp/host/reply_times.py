@@ -141,6 +141,7 @@ class ReplyTimes:
     # can only be told from an owed one if nothing else is unanswered.
     depth: int
     distrusted: bool  # its replies did not match commands: prove each by itself
+    pipelines: bool | None = None  # None: it has not greeted us yet
     pace: ReplyPace = field(default_factory=ReplyPace)
     late: Lateness = field(default_factory=Lateness)
     usual_s: float = 0.0  # from a recipient's write to its reply
@@ -155,9 +156,9 @@ class ReplyTimes:
 
     # -- what was seen -------------------------------------------------------------------------
 
-    def greeted(self, turnaround_s: float) -> None:
-        """The reply to EHLO took so long."""
-        pace = self.pace
+    def greeted(self, turnaround_s: float, *, pipelines: bool) -> None:
+        """The reply to EHLO took so long, and offers PIPELINING or not."""
+        pace, self.pipelines = self.pace, pipelines
         if pace.batch_s is None:  # else more is known: this is a guess
             pace.batch_s = pace.gap_s = pace.reply_s = self.usual_s = turnaround_s
             self.late_s = self.late.late_after_s(pace)

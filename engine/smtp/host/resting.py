@@ -14,6 +14,7 @@ from ...verdict import Outcome
 from ..backoff import BACKOFF_AFTER, NEVER, HostBackoff
 from ..catchall import DomainAcceptance
 from ..host_memory import HostMemory
+from ..patience import HostClocks
 from ..probe import Cause, Probe
 from ..tolerance.host import Tolerance
 from ..tolerance.limits import BAN_RULE, BUDGET_RULE
@@ -56,10 +57,7 @@ class HostStaff(Protocol):
 class HostParts(Protocol):
     """One host, as far as what is learned of it needs the rest; implemented by host.Host."""
 
-    name: str
-    names: set[str]  # of exchanges
-    addresses: tuple[str, ...]
-    patient: bool
+    clocks: HostClocks
     tolerance: Tolerance
     identity: HostIdentity
     rest: "HostRest"
@@ -136,11 +134,11 @@ class HostRest:
         if is_on and self.backoff.until > before.until:
             self._probes.observer.host_backed_off(refused=cause.about_us)
         if findings is not None and not is_on:
-            findings.refused_once(host.names, cause)
+            findings.refused_once(host.identity.names, cause)
         if is_on:
-            self._memory.record(host.names, self.backoff, addresses, cause)
+            self._memory.record(host.identity.names, self.backoff, addresses, cause)
             if findings is not None:
-                findings.backed_off(host.names, self.backoff, addresses, cause)
+                findings.backed_off(host.identity.names, self.backoff, addresses, cause)
             host.staffing.sessions.withdraw_all()
             self.send_on(cause)
 
@@ -150,7 +148,7 @@ class HostRest:
             self.backoff = HostBackoff()
         had_names, self.names_until = self.names_until != NEVER, NEVER
         if had_names:
-            self._memory.record_success(self._host.names)
+            self._memory.record_success(self._host.identity.names)
 
     # -- probes that wait meanwhile --------------------------------------------------------------
 
@@ -168,7 +166,7 @@ class HostRest:
 
     def is_outwaited(self, cause: Cause) -> bool:
         """Is this host patient, and the cause one that failed by silence?"""
-        return self._host.patient and cause.outcome is Outcome.TIMED_OUT
+        return self._host.clocks.patient and cause.outcome is Outcome.TIMED_OUT
 
     def reject(self, probe: Probe, cause: Cause) -> None:
         """The probe is not sent here, for this cause."""
@@ -177,7 +175,9 @@ class HostRest:
         if probe.notes is not None:
             probe.notes.cached.append("rest")
             words = f"{NOT_ASKED}, resting: {cause.words}"
-            probe.notes.tried.append(ConnectionAttempt(host.name, host.addresses[0], words))
+            probe.notes.tried.append(
+                ConnectionAttempt(host.identity.name, host.identity.addresses[0], words)
+            )
         self._probes.fail_over(probe, cause)
 
     def send_on(self, cause: Cause) -> None:

@@ -7,11 +7,17 @@ follows.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
+from ...background import ContainedTasks
+from ...dns.deadlines import DeadlineClock
+from ...net.dialer import Dial
+from ...net.reactor import ByteChannel
 from ...verdict import Outcome
 from ..connection import SmtpConnection
+from ..host_memory import HostMemory
 from ..host_policy import start_tls
 from ..replies.rules import Step
 from ..session import effects as made
@@ -25,8 +31,29 @@ from ..session.failure_causes import (
 from ..session.session import NOW, SmtpSession
 from ..wire import ConnectionLost, Overdue
 from .catchall_tests import repeat_test, settle_awaiting
-from .connection_egress import ConnectionEgress
-from .host import Host
+from .hedges import Hedges
+from .host import Host, HostEgress
+from .hosts import Hosts
+from .left_connections import LeftConnections
+from .permits import Permits
+
+
+class ConnectionEgress(HostEgress, Protocol):
+    """What the connections of a host need of layer 4; implemented by egress.hosts.EgressHosts."""
+
+    dial: Dial
+    host_memory: HostMemory
+    hosts: Hosts
+    hedges: Hedges
+    left_connections: LeftConnections
+    opening_clock: DeadlineClock
+    tasks: ContainedTasks
+    open_channel: Callable[[trio.abc.Stream], ByteChannel]
+
+    @property
+    def permits(self) -> Permits: ...
+    async def other_addresses(self, host: Host, account: str) -> tuple[str, ...]: ...
+
 
 Open = Callable[[str | None], Awaitable["ServedSession | None"]]  # see ConnectionOpener.open()
 
@@ -39,7 +66,7 @@ async def run_connection(
     try:
         served = await open_one(permit_at)
         if served is not None:
-            host.staffing.sessions.add(served)
+            host.staffing.sessions.open.add(served)
             host.staffing.connections.greeted(len(host.staffing.sessions.open))
             if egress.closing:
                 served.withdraw()
@@ -75,7 +102,7 @@ def session_over(host: Host, served: "ServedSession") -> None:
     session = served.session
     if served in host.staffing.sessions.open and session.is_spent and session.recipients:
         host.staffing.connections.session_spent(session.recipients)
-    host.staffing.sessions.discard(served)
+    host.staffing.sessions.open.discard(served)
     if host.times.late.session_over(session.conversation):
         host.turn.mark_freed(host)
 
@@ -216,7 +243,7 @@ class ServedSession:
         `takes_more`: the session takes one of those that wait.
         """
         host, session, turn = self._host, self.session, self._host.turn
-        settle, read_recipient = host.probes.settle, host.refusals.recipient_read
+        settle, read_recipient = host.egress.probes.settle, host.refusals.recipient_read
         if takes_more:
             host.staffing.sessions.begin_picking(self)
         try:
@@ -226,9 +253,10 @@ class ServedSession:
                 elif type(effect) is RecipientRead:
                     read_recipient(effect.domain, effect.reply, effect.reading, self.address)
                 elif type(effect) is HeldBack:
-                    host.hold_back(effect.count)
+                    host.load.hold_back(effect.count)
+                    turn.hold_back(host, effect.count)
                 elif type(effect) is BatchDone:
-                    host.batch_done(effect.round_s, effect.gap_s, effect.first_s)
+                    self._batch_done(effect)
                 elif type(effect) is Idle:
                     host.staffing.sessions.idles(self, tests=effect.tests)
                 else:
@@ -240,18 +268,29 @@ class ServedSession:
                 host.staffing.sessions.end_picking(self)
             session.effects.clear()
 
+    def _batch_done(self, effect: BatchDone) -> None:
+        """All replies of a batch are there; their verdicts are settled or still to be proven."""
+        host, staffing = self._host, self._host.staffing
+        if host.times.batch_done(effect.round_s, effect.gap_s, effect.first_s):
+            host.turn.mark_freed(host)
+        staffing.connections.succeeded(host.now())
+        if staffing.sessions.testers or staffing.counterpart is not None:
+            staffing.wake_testers()
+        if host.waiting.count > len(staffing.sessions.woken):
+            host.staff()
+
     def _apply_rare(self, effect: Effect) -> None:
         host = self._host
         match effect:
             case made.Busy(reused):
                 host.staffing.sessions.works(self)
                 if reused:
-                    host.probes.observer.session_reused()
+                    host.egress.probes.observer.session_reused()
             case made.RecipientRefused(at, prompt, for_good):
                 if prompt:
                     host.times.note_prompt_refusal(at)
                 if for_good:
-                    host.probes.observer.recipient_refused(host.tolerance.known.label)
+                    host.egress.probes.observer.recipient_refused(host.tolerance.known.label)
             case made.Requeued(probe, last):
                 host.waiting.requeue(probe, last=last)
             case made.ClockRestarted(probe):
@@ -259,7 +298,7 @@ class ServedSession:
             case made.ClockSuspended(probe):
                 host.turn.stop_clocks((probe,))
             case made.FailedOver(probe, cause):
-                host.probes.fail_over(probe, cause)
+                host.egress.probes.fail_over(probe, cause)
             case made.TestEnded(domain, acceptance, in_time):
                 if acceptance is None:
                     repeat_test(host, domain)

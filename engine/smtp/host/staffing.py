@@ -1,55 +1,57 @@
-"""The connections of one mail host: whether one more is opened, and which late session gives up its place.
+"""The connections of one mail host: whether one more is opened, and how many more probes they have room for.
 
 Nothing is opened here: the host acts on the plan. The next plan sees what came of it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from ...settings import EngineSettings
 from ..host_policy import Terms
 from ..patience import connections_max
 from ..session.recipient_limits import REFUSALS_MAX
+from ..tolerance.limits import Growth, Kind
+from ..turn import Turn
 from ..wire import Conversation
 from .connections import HostConnections, HostSessions, first_throttle
 from .openings import Openings
 from .queue import HostQueue
-from .reply_times import FAR_S, LATE_REPLIES, ReplyTimes
-from .resting import HostRest
+from .reply_times import FAR_S, LATE_REPLIES, VENTURED, ReplyTimes
+from .resting import HostParts
 
 BACKLOG_S = 0.5  # work for longer than this is worth one more connection
 REROUTE_S = 0.4  # a host without one timely acceptance may just be slow
 LATE_BACKLOG_S = 0.1  # at a host that has late replies: work for longer is worth a connection
 BESIDE_S = 0.04  # a host that greets sooner is so near that one connection more gains nothing
 
+ANSWERED_AT_ONCE = 64  # probes admitted at a time while the host is backed off
+QUICK_BATCH_S = 0.2  # a host that answers so soon may have a few probes queued in lock-step
+QUEUED_IN_STEP = 2  # for each connection: their deadlines run, so no more
+IN_STEP_LEAST = 2  # for each connection: one under way and the next
+
 Plan = Literal["wake", "connect", "await a permit"]
 
 
-class StaffedHost(Protocol):
+class StaffedHost(HostParts, Protocol):
     """The host whose connections these are; implemented by host.Host."""
 
-    addresses: tuple[str, ...]
-    patient: bool
-    behind: int  # probes that the scheduler holds back for it
     terms: Terms
     times: ReplyTimes
-    rest: HostRest
-    waiting: HostQueue
-    now: Callable[[], float]
 
     @property
-    def counterpart(self) -> "StaffedHost | None": ...  # if one of the two is patient
+    def waiting(self) -> HostQueue: ...
     @property
     def staffing(self) -> "Staffing": ...
     @property
     def width(self) -> int: ...
+    def open_all(self) -> None: ...
 
 
 class Staffing:
     """The sessions and connections of one host, and how many more are worth opening."""
 
     __slots__ = (
-        *("_has_permit", "_host", "_of_host", "connections", "openings"),
+        *("_has_permit", "_host", "_of_host", "connections", "counterpart", "openings"),
         "sessions",
     )
 
@@ -64,10 +66,15 @@ class Staffing:
         self._host = host
         self._of_host = settings.host_connections
         self._has_permit = has_permit
+        self.counterpart: StaffedHost | None = None  # where one is ordinary and one patient
         self.sessions = HostSessions()
         self.openings = Openings()
-        throttle = first_throttle(connections_max(settings, host.patient))
+        throttle = first_throttle(connections_max(settings, host.clocks.patient))
         self.connections = HostConnections(throttle, self._of_host, lowered)
+
+    def pair_with(self, host: StaffedHost) -> None:
+        """One of the two is patient: they share the limit of connections."""
+        self.counterpart = host
 
     # -- how many may be open ----------------------------------------------------------------------
 
@@ -75,10 +82,9 @@ class Staffing:
     def limit(self) -> int:
         """How many connections may be open at the moment, with those that we left."""
         limit = self.connections.limit(len(self._host.times.late.sessions), self._host.now())
-        counterpart = self._host.counterpart
-        if counterpart is None:
+        if self.counterpart is None:
             return limit
-        return min(limit, self._of_host - counterpart.staffing.connections.counted)
+        return min(limit, self._of_host - self.counterpart.staffing.connections.counted)
 
     @property
     def prompt(self) -> int:
@@ -92,7 +98,7 @@ class Staffing:
 
     def good_addresses(self) -> Sequence[str]:
         """Those that have not just failed, or all of them."""
-        return self.openings.good_of(self._host.addresses, self._host.now())
+        return self.openings.good_of(self._host.identity.addresses, self._host.now())
 
     def may_adopt(self) -> bool:
         """Is one more connection of use, for which there is a permit?"""
@@ -112,7 +118,7 @@ class Staffing:
             round_s = (host.times.pace.batch_s or 0.0) + self._opening_each_s()
             prompt = len(sessions.open) - late
             soon_s = self._backlog_s * prompt
-            if prompt > 0 and (host.waiting.count + host.behind) * round_s <= soon_s:
+            if prompt > 0 and (host.waiting.count + host.waiting.behind) * round_s <= soon_s:
                 return None
         waiting = host.waiting
         if not waiting.any():
@@ -141,7 +147,9 @@ class Staffing:
             untried = now >= connections.proven
             if self.openings.has_enough or (untried and not (freely or is_hurried)):
                 return None  # wait for the host's reaction first
-        another_address = is_hurried and now < len(host.addresses) and not self.sessions.open
+        another_address = (
+            is_hurried and now < len(host.identity.addresses) and not self.sessions.open
+        )
         if now and not (another_address or self._is_worth_one_more()):
             return None
         return "connect" if any(map(self._has_permit, self.good_addresses())) else "await a permit"
@@ -153,7 +161,7 @@ class Staffing:
             return len(host.waiting) > width * (self.connections.now - len(self.sessions.open))
         if times.pace.reply_s >= FAR_S and not (times.accepted_several or times.late.sessions):
             width = 1  # opening takes long, and any of the first batch may be late
-        backlog = len(host.waiting) + host.behind
+        backlog = len(host.waiting) + host.waiting.behind
         work_s = backlog / width * (times.pace.batch_s or 0.0) + backlog * self._opening_each_s()
         return work_s > self._backlog_s * prompt
 
@@ -168,7 +176,7 @@ class Staffing:
         It matters where a connection is good for few recipients: the host tolerates few refusals, or
         most of the domains are still to be tested. A slow host gets no more connections for it.
         """
-        if self._host.times.slow or self._host.patient:
+        if self._host.times.slow or self._host.clocks.patient:
             return 0.0
         greeted_s, opening_s = self.openings.greeted_s, self.openings.opening_s
         return (
@@ -180,8 +188,8 @@ class Staffing:
     def wake_testers(self) -> None:
         """Addresses were answered that a test may have waited for."""
         self.sessions.wake_testers()
-        if self._host.counterpart is not None:
-            self._host.counterpart.staffing.sessions.wake_testers()
+        if self.counterpart is not None:
+            self.counterpart.staffing.sessions.wake_testers()
 
     def is_testing(self) -> bool:
         """Is a random address unanswered in any session?"""
@@ -195,7 +203,9 @@ class Staffing:
         host, late = self._host, self._host.times.late
         if late.sleeps_on or not host.waiting.any():
             return False
-        if self.connections.counted < self.limit and any(map(self._has_permit, host.addresses)):
+        if self.connections.counted < self.limit and any(
+            map(self._has_permit, host.identity.addresses)
+        ):
             return False  # one more can be opened beside it
         if all(
             host.waiting.is_gone(each) or each.attempts.rerouted for each in host.waiting.heads()
@@ -209,3 +219,98 @@ class Staffing:
         # For longer than opening a connection takes?
         work_s = len(host.waiting) * (host.times.pace.batch_s or 0.0)
         return prompt <= 0 or work_s > prompt * self.openings.opening_s
+
+
+class LoadedHost(StaffedHost, Protocol):
+    """The host whose load this is; implemented by host.Host."""
+
+    turn: Turn[Any]
+
+    def window(self) -> int: ...
+
+
+class HostLoad:
+    """The probes of one host, for the lists that hold back more of them."""
+
+    __slots__ = ("_host", "backlog", "present")
+
+    def __init__(self, host: LoadedHost) -> None:
+        self._host = host
+        self.present = 0  # probes waiting or under way here
+        self.backlog = 0  # verdicts that are not proven yet
+
+    def enter(self) -> None:
+        """A probe is this host's."""
+        self.present += 1
+
+    def leave(self) -> None:
+        """A probe is no longer this host's; it may still be queued here."""
+        self.present -= 1
+
+    def hold_back(self, count: int) -> None:
+        """So many verdicts wait for their proof from now on; so many fewer, if negative."""
+        self.backlog += count
+
+    def room(
+        self, held: int, account: str = "", patience_s: float = 0.0, *, at_end: bool = False
+    ) -> int:
+        """How many more probes would soon be sent, of the `held` that the scheduler holds back.
+
+        They are of a list of this account, which has so much patience left.
+        """
+        room = self._of_connections(held, at_end=at_end)
+        if room <= 0:
+            return room
+        budget, now = self._host.tolerance.budget, self._host.now()
+        if budget.has_plenty(room, now):
+            return room
+        under_way = self.present - self.backlog
+        if self._host.tolerance.is_spent(Kind.LIST, account, now):
+            if self._host.tolerance.growth(Kind.LIST, account, now, patience_s) is Growth.NOT:
+                return ANSWERED_AT_ONCE - under_way  # and turned away there
+            return 1 - under_way  # for which the host is asked whether it still judges
+        more = budget.room(Kind.LIST, account, now)
+        return min(room, max(more, 1 - under_way, 0))
+
+    def _of_connections(self, held: int, *, at_end: bool) -> int:
+        """What the host's connections have room for.
+
+        `at_end`: the list has nothing else to wait for, so it does not wait for a back-off to end.
+
+        In lock-step, probes are admitted a few at a time, because admitting one costs hardly
+        less. The first batch of a host with PIPELINING is small: if the host wants each
+        recipient by itself, the probes behind it must not wait until their deadlines.
+        """
+        host, rest, times = self._host, self._host.rest, self._host.times
+        if rest.backoff.failures:
+            if not at_end and rest.worth_waiting_for(host.now()):
+                return 0
+            if rest.backoff.active(host.now()):
+                return ANSWERED_AT_ONCE - self.present
+        if times.pipelines is None:
+            return 1 - self.present  # wait for its greeting
+        # Late sessions do not count: nothing is queued behind them.
+        connections, present = host.staffing.connections, self.present - self.backlog
+        capacity = connections.throttle.limit
+        if times.late.sessions or connections.left:
+            late = len(times.late.sessions)
+            capacity = min(host.staffing.limit, connections.allowed) - late - connections.left
+            present -= late
+        elif connections.allowed < capacity:
+            capacity = connections.allowed
+        if capacity <= 0:
+            return 0
+        careful = times.depth < REFUSALS_MAX
+        if times.pipelines and host.terms.limits.width > 1:
+            if not times.accepted_several and not careful:  # wait for its first batch
+                return VENTURED - present
+            return capacity * host.window() - present
+        if careful:
+            return capacity - present
+        if (
+            times.pace.batch_s or 0.0
+        ) < QUICK_BATCH_S and 2 * host.turn.under_way <= host.turn.places:
+            capacity *= 1 + QUEUED_IN_STEP
+        few, several = IN_STEP_LEAST * len(host.staffing.sessions.open), capacity // 3
+        room = capacity - present
+        return room if present <= few or min(room, held) > several else 0

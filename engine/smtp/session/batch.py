@@ -21,7 +21,7 @@ class CatchAllTest:
     mailbox: str
     asker: str = ""  # the account for which it is sent
     model: str = ""  # the local part whose shape it has
-    variant: int = 0  # the first or the second: see catchall.Domains.random_mailbox()
+    variant: int = 0  # the first or the second: see DomainAcceptance.random_mailbox()
     deferred_start: bool = False  # a list waits for it: see probe.Probe
     objections: Objections = field(default_factory=Objections)
     smtputf8: bool = False

@@ -234,7 +234,7 @@ class Confirmation:
         if not self._may_be_named(probe, now):
             return None
         return Known(
-            self._host.domains.fresh_mailbox(probe.target.domain, probe.mailbox),
+            probe.target.domain.fresh_mailbox(probe.mailbox),
             probe.target.domain,
             now,
         )
@@ -254,7 +254,7 @@ class Confirmation:
         if proof is None:
             return None
         known, is_postmaster = proof
-        controls.known.proves(now, self._host.read_s)
+        controls.known.proves(now, self._host.clocks.read_s)
         return self._control(known, _ACCEPTED, account, now, is_postmaster=is_postmaster)
 
     def _control(

@@ -48,7 +48,7 @@ class DueTests:
         self, domain: DomainAcceptance, model: str, variant: int, needed_by: PendingProbe
     ) -> CatchAllTest:
         domain.begin_test()
-        mailbox = self._host.domains.random_mailbox(domain, model, variant)
+        mailbox = domain.random_mailbox(model, variant)
         asker, is_deferred = needed_by.asker, needed_by.deferred_start
         return CatchAllTest(domain, mailbox, asker, model, variant, deferred_start=is_deferred)
 
@@ -88,7 +88,7 @@ class DueTests:
 
     def settle_more(self, room: int, now: float) -> bool:
         """Are their refusals not the last, or does one settle more addresses for its refusal than listed ones do?"""
-        budget, first = self._host.budget, self.due[0]
+        budget, first = self._host.tolerance.budget, self.due[0]
         if budget.has_plenty(room + len(self.due), now):
             return True
         # Where an hour or a share is limited, a list's names would use up what its addresses need.
@@ -104,7 +104,7 @@ class DueTests:
         """A listed address has answered what these were to find out, or another process asks it."""
         if self.due and not all(test.domain.testing for test in self.due):
             self.due = deque(test for test in self.due if test.domain.testing)
-        if (lease := self._host.budget.lease) is not None:
+        if (lease := self._host.tolerance.budget.lease) is not None:
             patient = [test for test in self.due if test.may_wait]
             elsewhere = [test for test in patient if not lease.names.want(test.domain.key, now)]
             self.end(elsewhere, Acceptance.ELSEWHERE)

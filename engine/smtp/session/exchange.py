@@ -150,12 +150,12 @@ class BatchExchange:
             if each.clock.stopped_at is not None:
                 # It is sent only for its domain's test, or to be confirmed.
                 self._emit(ClockRestarted(each))
-                deadline = now + host.clocks_s[each.patient]
+                deadline = now + host.clocks.overall_s[each.patient]
             if deadline > until:
                 until = deadline
             each.attempts.begin()
             if each.notes is not None:
-                attempt = ConnectionAttempt(host.name, self._address, "answered")
+                attempt = ConnectionAttempt(host.identity.name, self._address, "answered")
                 self.recorder.record_start(each, attempt, reused=reused)
         batch = self.batch = RecipientBatch(
             asked,

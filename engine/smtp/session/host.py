@@ -2,13 +2,12 @@
 
 from typing import Protocol
 
-from ..catchall import Domains
 from ..controls import HostControls
 from ..host_policy import Terms
 from ..pairing import Renamings
+from ..patience import HostClocks
 from ..probe import Probe
 from ..replies.rules import ReplyMeaning, Step
-from ..tolerance.budget import RefusalBudget
 from ..tolerance.host import Tolerance
 from ..wire import SmtpReply
 from .effects import Emit
@@ -28,27 +27,29 @@ class SessionQueue(Protocol):
     """The probes that wait for a session; see host.queue."""
 
     count: int
+    behind: int  # more rows that a list holds back for this host
 
     def any(self) -> bool: ...
     def next(self, now: float, emit: Emit) -> Probe | None: ...
 
 
+class NamedHost(Protocol):
+    """Whose mail host it is; see host.identity."""
+
+    name: str
+
+
 class SessionHost(Protocol):
     """What a session needs of its mail host; implemented by host.Host."""
 
-    name: str
-    patient: bool  # it may be slow for all: nothing is sent elsewhere meanwhile
-    read_s: float  # of each reply, at most
-    clocks_s: tuple[float, float]  # of an address in all; of a patient one
+    clocks: HostClocks
     terms: Terms
     tolerance: Tolerance
     controls: HostControls
-    domains: Domains
     renamings: Renamings
-    behind: int  # more rows that a list holds back for this host
 
     @property
-    def budget(self) -> RefusalBudget: ...
+    def identity(self) -> NamedHost: ...
     @property
     def waiting(self) -> SessionQueue: ...
     @property

@@ -55,7 +55,7 @@ class LateReply:
     def _may_reroute(self, batch: RecipientBatch) -> bool:
         """Once for each probe; a test is not sent again."""
         answered = len(batch.exchanges)
-        if self._host.patient or answered >= len(batch.unanswered):
+        if self._host.clocks.patient or answered >= len(batch.unanswered):
             return False
         oldest = batch.unanswered[answered]
         return isinstance(oldest, CatchAllTest) or not oldest.attempts.rerouted
@@ -70,7 +70,7 @@ class LateReply:
         self.is_late = True
         batch.become_late()
         self._proof.suspect()
-        if self._host.patient:
+        if self._host.clocks.patient:
             return
         self._proof.requeue_held()
         answered = len(batch.exchanges)

@@ -157,7 +157,7 @@ class NextBatch:
         # If the host limits transactions, the test must fit into this one.
         spare = self._conversation.offer.transactions_max is not None and room > 1
         untested: set[str] = set()
-        has_plenty = self._host.budget.has_plenty(room, now)
+        has_plenty = self._host.tolerance.budget.has_plenty(room, now)
         limits_domains = self._conversation.offer.domains_max is not None
         while len(asked) < room - spare and (probe := next_probe(now, emit)) is not None:
             domain: DomainAcceptance = probe.target.domain
@@ -230,7 +230,7 @@ class NextBatch:
         False: others are under way, or the host is first to show that it still judges.
         """
         tolerance, kind, account = self._host.tolerance, asked.kind, asked.asker
-        queued = self._host.waiting.count + self._host.behind
+        queued = self._host.waiting.count + self._host.waiting.behind
         while tolerance.budget.room(kind, account, now, queued=queued) <= besides:
             is_spent = not besides and tolerance.is_spent(kind, account, now, queued=queued)
             if not is_spent and (kind.is_of_list or kind is Kind.LONE_NAME):
@@ -255,7 +255,7 @@ class NextBatch:
 
     def _is_ours(self, test: CatchAllTest, now: float) -> bool:
         """May this process send the name? Lists wait until no other process has claimed it."""
-        budget = self._host.budget
+        budget = self._host.tolerance.budget
         if budget.lease is None or not test.may_wait or budget.has_plenty(1, now):
             return True
         return budget.lease.may_name(test.domain.key, now)

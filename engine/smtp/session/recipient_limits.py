@@ -104,7 +104,7 @@ class SessionLimits:
 
         One place is kept for a control where verdicts may have to be confirmed.
         """
-        left = self._host.budget.session_window(self._refused)
+        left = self._host.tolerance.budget.session_window(self._refused)
         of_session = REFUSALS_MAX - self.refusals - self._host.controls.may_be_due(now)
         if of_session < left:
             left = of_session
@@ -120,7 +120,7 @@ class SessionLimits:
     def send(self, asked: Sequence[PendingProbe], now: float) -> None:
         """These are sent; what the batch before left unanswered is not counted any more."""
         self.recall()
-        budget, sent = self._host.budget, self._sent
+        budget, sent = self._host.tolerance.budget, self._sent
         for each in asked:
             kind, account = each.kind, each.asker
             budget.send(kind, account, now, each.mailbox)
@@ -130,7 +130,7 @@ class SessionLimits:
         """What is unanswered gets no answer here."""
         sent = self._sent
         while sent:
-            self._host.budget.recall(*sent.popleft())
+            self._host.tolerance.budget.recall(*sent.popleft())
 
     def count_answer(self, now: float, *, accepted: bool = False, refused: bool = False) -> None:
         """The oldest of the recipients under way was answered."""
@@ -138,7 +138,9 @@ class SessionLimits:
         self.in_transaction += accepted
         if self._sent:
             kind, account = self._sent.popleft()
-            self._host.budget.answered(kind, account, now, accepted=accepted, refused=refused)
+            self._host.tolerance.budget.answered(
+                kind, account, now, accepted=accepted, refused=refused
+            )
 
     def count_refusal(
         self, reply: SmtpReply, reading: ReplyMeaning, outcome: Outcome, now: float
@@ -226,7 +228,7 @@ class SessionLimits:
         own = [each for each in held if each not in again]
         for each in again:  # a limit refused them, and not for who they are
             if each.reply.code >= 500 and each.reading.meaning not in NOT_REFUSED:
-                self._host.budget.withdraw_refusal(each.asked.kind, each.asked.asker)
+                self._host.tolerance.budget.withdraw_refusal(each.asked.kind, each.asked.asker)
                 self._refused -= 1
         self._unjudged -= sum(each.outcome is _UNDELIVERABLE for each in own)
         of_connection = bool(again) and self._learn(again[-1], behind, sent_at, now)

@@ -177,7 +177,7 @@ class SmtpSession:
         """Nothing is to be sent. Returns until when to wait."""
         exchange, conversation = self.exchange, self.conversation
         self._state, self.is_idle, self.is_woken = self._while_idle, True, False
-        idle_s = max(IDLE_S, self.host.read_s) if exchange.next_batch.tests.due else IDLE_S
+        idle_s = max(IDLE_S, self.host.clocks.read_s) if exchange.next_batch.tests.due else IDLE_S
         self._idle_until = conversation.now + idle_s
         until = self._idle_until
         if exchange.proof.held:

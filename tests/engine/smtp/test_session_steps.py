@@ -8,10 +8,11 @@ import pytest
 from mailprobe.engine.dns.messages import MailExchange
 from mailprobe.engine.fair_queue import FairQueue
 from mailprobe.engine.smtp import wire
-from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, DomainAtHost, Domains
+from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance, DomainAtHost
 from mailprobe.engine.smtp.controls import HostControls, Known, Treatment
 from mailprobe.engine.smtp.host_policy import Terms, first_terms
 from mailprobe.engine.smtp.pairing import QUIET_S, Renamings
+from mailprobe.engine.smtp.patience import HostClocks
 from mailprobe.engine.smtp.probe import Probe, ProbeTarget
 from mailprobe.engine.smtp.replies.rules import ReplyMeaning, Step, standard_rules
 from mailprobe.engine.smtp.session import effects as made
@@ -31,7 +32,6 @@ from mailprobe.engine.smtp.session.effects import (
     Settled,
 )
 from mailprobe.engine.smtp.session.session import BY_TASK, NOW, SmtpSession
-from mailprobe.engine.smtp.tolerance.budget import RefusalBudget
 from mailprobe.engine.smtp.tolerance.host import Tolerance
 from mailprobe.engine.smtp.tolerance.limits import RefusalLimits
 from mailprobe.engine.smtp.wire import Conversation, SmtpReply
@@ -43,6 +43,8 @@ YES, NO = b"250 2.1.5 Ok\r\n", b"550 5.1.1 No such user\r\n"
 MAIL = "MAIL FROM:<me@example.org>"
 IN_STEP = "250 mx.shop.test"
 PIPELINING = "250-mx.shop.test\r\n250 PIPELINING"
+
+CLOCKS = HostClocks(False, READ_S, (3.0, 60.0))
 
 
 @dataclass
@@ -56,8 +58,17 @@ class Times:
     refused_promptly_at: float = 0.0
 
 
+@dataclass
+class Identity:
+    """Whose it is."""
+
+    name: str = "mx.shop.test"
+
+
 class Waiting(FairQueue[Probe]):
     """The probes that wait for the session."""
+
+    behind = 0
 
     def any(self) -> bool:
         return self.count > 0
@@ -70,10 +81,8 @@ class Waiting(FairQueue[Probe]):
 class Host:
     """What a session is told of its host: values that a test sets."""
 
-    name: str = "mx.shop.test"
-    patient: bool = False
-    read_s: float = READ_S
-    clocks_s: tuple[float, float] = (3.0, 60.0)
+    identity: Identity = field(default_factory=Identity)
+    clocks: HostClocks = CLOCKS
     times: Times = field(default_factory=Times)
     refuses_too_late: bool = False
     terms: Terms = field(default_factory=lambda: first_terms("me@example.org"))
@@ -81,17 +90,13 @@ class Host:
         default_factory=lambda: Tolerance(RefusalLimits(session=8, tolerance=64))
     )
     controls: HostControls = field(default_factory=HostControls)
-    domains: Domains = field(default_factory=lambda: Domains(3600.0, "random{}".format))
     renamings: Renamings = field(default_factory=Renamings)
     waiting: Waiting = field(default_factory=Waiting)
-    behind: int = 0
     domain: DomainAcceptance = field(
-        default_factory=lambda: DomainAcceptance(DomainAtHost("shop.test"))
+        default_factory=lambda: DomainAcceptance(
+            DomainAtHost("shop.test"), mint=lambda _, variant: f"random{variant}"
+        )
     )
-
-    @property
-    def budget(self) -> RefusalBudget:
-        return self.tolerance.budget
 
     def read(self, step: Step, reply: SmtpReply) -> ReplyMeaning:
         return standard_rules().read(step, reply)

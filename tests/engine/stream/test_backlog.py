@@ -155,10 +155,11 @@ async def test_probes_of_a_lock_step_host_are_admitted_a_few_at_a_time(autojump_
                     await trio.sleep(0.003)
                     for probed in engine.probing.egresses[0].hosts.values():
                         rooms[
-                            probed.present - probed.backlog, len(probed.staffing.sessions.open)
+                            probed.load.present - probed.load.backlog,
+                            len(probed.staffing.sessions.open),
                         ] = (
-                            probed.room(1, "me"),
-                            probed.room(100, "me"),
+                            probed.load.room(1, "me"),
+                            probed.load.room(100, "me"),
                         )
         for (present, sessions), (for_one, for_many) in rooms.items():
             if present <= 2 * sessions:

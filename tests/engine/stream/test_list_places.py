@@ -9,7 +9,7 @@ import trio
 from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
 from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine import Engine, open_answers
-from mailprobe.engine.smtp.list_places import KEPT, ListPlaces
+from mailprobe.engine.smtp.turn import KEPT, ListPlaces
 from tests.engine.engine_runs import open_checked_engine, verify
 from tests.engine.stream.streams import collect
 

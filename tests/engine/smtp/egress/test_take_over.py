@@ -12,7 +12,7 @@ from mailprobe.engine import open_answers
 from mailprobe.engine.egress import Egress
 from mailprobe.engine.net.tcp import EgressFailed
 from mailprobe.engine.smtp.egress.relief import EgressRelief
-from mailprobe.engine.smtp.host.host import Host
+from mailprobe.engine.smtp.host.staffing import HostLoad
 from tests.engine.fault_places import failing
 from tests.engine.smtp.egress.worlds import (
     LISTED,
@@ -59,7 +59,7 @@ async def test_a_blocklisted_egress_costs_no_address_its_answer(
 @BOTH
 @pytest.mark.parametrize(
     ("place", "reason"),
-    [((EgressRelief, "relieve"), "blocked_us"), ((Host, "leave"), "timeout")],
+    [((EgressRelief, "relieve"), "blocked_us"), ((HostLoad, "leave"), "timeout")],
     ids=["before", "meanwhile"],
 )
 async def test_a_bug_in_a_take_over_leaves_the_address_one_answer(

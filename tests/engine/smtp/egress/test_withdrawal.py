@@ -27,7 +27,7 @@ def present_at(engine: Engine, egress: str) -> int:
     """Probes that wait or are under way at the hosts of an egress."""
     [hosts] = [hosts for hosts in engine.probing.egresses if hosts.name == egress]
     probed_hosts = hosts.hosts.values()
-    return sum(probed.present for probed in probed_hosts)
+    return sum(probed.load.present for probed in probed_hosts)
 
 
 @BOTH

@@ -281,7 +281,7 @@ async def test_replies_that_always_come_together_leave_the_window_as_it_is(autoj
             await verify(engine, *knowns(8))
             (probed,) = engine.probing.egresses[0].hosts.values()
             for _ in range(3_000):
-                probed.batch_done(0.001, 0.0, 0.001)
+                probed.times.batch_done(0.001, 0.0, 0.001)
                 assert probed.window() == 8
 
 
