@@ -216,7 +216,7 @@ class Service:
     def load(self) -> Load:
         """What this process has under way."""
         return Load(
-            self.quota.engine.probing.statistics(), self.capacity.addresses,
+            self.quota.engine.probing.overview.statistics(), self.capacity.addresses,
             self.capacity.addresses_max, self.background_writes.pending,
             self.quota.protection.blind,
             () if self.egress_control is None else tuple(self.egress_control.overview()),

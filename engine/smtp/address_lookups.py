@@ -11,7 +11,7 @@ from typing import Literal
 
 import trio
 
-from ..dns.messages import DNS_LAG_RULE, AddressAnswer, Addresses, LookupFailed
+from ..dns.messages import DNS_LAG_RULE, AddressAnswer, Addresses, LookupFailed, NoAddress
 from ..dns.query_queue import Priority
 from ..dns.routes import Routes
 from ..dns.single_flight import Interest
@@ -90,6 +90,17 @@ class AddressLookups:
         """Cancel its look-ups: it is settled, or tries an exchange that was found."""
         for interest in self.pending.pop(probe, {}).values():
             interest.cancel()
+
+
+def cause_without_address(
+    answer: AddressAnswer, of_family: Callable[[tuple[str, ...]], tuple[str, ...]]
+) -> Cause:
+    """Why this answer has no address to connect to. `of_family`: those that the egress can reach."""
+    if isinstance(answer, Addresses):
+        return NOT_PUBLIC if of_family(answer.ips) else OTHER_FAMILY
+    if isinstance(answer, NoAddress):
+        return NO_ADDRESS
+    return LOOKUP_LAGGED if answer.by_lag else LOOKUP_FAILED
 
 
 async def other_family(

@@ -81,7 +81,7 @@ async def open_probing(
         for clocks in probing.turn.clocks:
             nursery.start_soon(supervised, partial(clocks.keep, probing.turn.run))
         if probing.relief is not None:
-            nursery.start_soon(supervised, partial(probing.keep_held, probing.relief))
+            nursery.start_soon(supervised, probing.relief.held.keep)
             nursery.start_soon(supervised, probing.relief.keep_withdrawn)
         try:
             yield probing
@@ -101,4 +101,6 @@ def _relief(
     ways = map(Way, settings.egresses.rows, probing.egresses)
     choice = EgressChoice(ways, probing.operators, control)
     trials = EgressTrials(choice, control, settings.egresses.quarantine_share)
-    return EgressRelief(choice, trials, probing.turn, control, cause_of)
+    return EgressRelief(
+        *(choice, trials, probing.turn, probing.queue_by, probing.settle, control, cause_of)
+    )

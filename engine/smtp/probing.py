@@ -6,38 +6,32 @@ still waits; a later reply is dropped.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
 import trio
 
 from ..background import log_fault
-from ..dns.messages import AddressAnswer, Addresses, MailExchange, NoAddress
+from ..dns.messages import AddressAnswer, Addresses, MailExchange
 from ..dns.routes import Routes
 from ..evidence import ConnectionAttempt
-from ..observer import NO_OBSERVER, EngineStatistics, Observer
+from ..observer import NO_OBSERVER, Observer
 from ..settings import EngineSettings
 from ..verdict import LADDER, Outcome
 from .address_lookups import (
-    LOOKUP_FAILED,
-    LOOKUP_LAGGED,
     NEVER_TRIED,
     NO_ADDRESS,
-    NOT_PUBLIC,
-    OTHER_FAMILY,
     AddressLookups,
+    cause_without_address,
 )
-from .backoff import RestingHost
 from .catchall import RANDOM_UNANSWERED, DomainAcceptance
 from .controls import CHANGED_RULE, CHANGED_S, UNCONFIRMED_RULE
 from .egress.hosts import EgressHosts
-from .egress.overview import resting_hosts, spent_budgets
+from .egress.overview import HostOverview
 from .egress.relief import EgressRelief, Relieved
 from .host.catchall_tests import continue_test, refused_as_unknown
 from .host.host import Host, HostEgress
 from .operators import MailOperators
 from .probe import AWAITS_EGRESS, EGRESS_OUT_RULE, NO_EGRESS_RULE, Cause, Probe
 from .replies.rules import Rules
-from .tolerance.hosts import SpentBudget
 from .tolerance.limits import BAN_RULE
 from .turn import Turn
 
@@ -53,7 +47,7 @@ class Probing:
 
     __slots__ = (
         *("_now", "_routes", "_watched", "address_lookups", "egresses", "observer", "operators"),
-        *("relief", "rules", "turn"),
+        *("overview", "relief", "rules", "turn"),
     )
 
     def __init__(
@@ -80,60 +74,13 @@ class Probing:
         self.egresses = tuple(hosts_of(self))
         self.relief = relief_of(self)
         if self.relief is not None:
-            self.turn.subscribe(self._room_freed)  # before any list does
+            self.turn.subscribe(self.relief.held.room_freed)  # before any list does
+        self.overview = HostOverview(self.egresses, self.turn, are_named=self.relief is not None)
 
-    # -- the hosts -------------------------------------------------------------------------------
-
-    def hosts_backing_off(self) -> list[RestingHost]:
-        """The mail hosts that are left alone now, and why; by which egress, if a file names them."""
-        now = self._now()
-        return [
-            host if self.relief is None else replace(host, words=f"{egress.name}: {host.words}")
-            for egress in self.egresses
-            for host in resting_hosts(egress.all_hosts(), egress.host_memory, now)
-        ]
-
-    def spent_budgets(self) -> list[SpentBudget]:
-        """The hosts that have refused recipients within the hour, and what they tolerate."""
-        now = self._now()
-        return [
-            spent
-            for egress in self.egresses
-            for spent in spent_budgets(egress.hosts.values(), egress.client, now)
-        ]
-
-    def statistics(self) -> EngineStatistics:
-        """Return current counts. Visits every host: call it once a second, not per address.
-
-        A host counts once for each egress that has asked it.
-        """
-        now = trio.current_time()
-        hosts = [host for egress in self.egresses for host in egress.all_hosts()]
-        return EngineStatistics(
-            probes=self.turn.under_way,
-            probes_in_flight=len(self.turn.waiting),
-            probes_waiting=sum(len(host.waiting) for host in hosts),
-            connections=sum(egress.permits.in_use for egress in self.egresses),
-            hosts=sum(len(egress.hosts) for egress in self.egresses),
-            hosts_backing_off=sum(host.rest.backoff.active(now) for host in hosts),
-            hosts_waiting=sum(egress.permits.demand for egress in self.egresses),
-        )
-
-    def hosts_of(
-        self, domain: str, exchanges: Sequence[MailExchange], count: int, *, patient: bool
-    ) -> list[Host | None]:
-        """The hosts of the first exchanges, at the egress that asks about the domain.
-
-        None where the addresses are unknown or not public, or where no egress may ask.
-        """
+    def egress_for_list(self, domain: str, exchanges: Sequence[MailExchange]) -> EgressHosts | None:
+        """The egress at whose hosts a list waits for this domain; None where none may ask."""
         relief = self.relief
-        hosts = relief.choice.hosts_for_list(domain, exchanges) if relief else self.egresses[0]
-        return [
-            None if hosts is None else hosts.host_of(exchange, patient=patient)
-            for exchange in exchanges[:count]
-        ]
-
-    # -- submitting ------------------------------------------------------------------------------
+        return relief.choice.hosts_for_list(domain, exchanges) if relief else self.egresses[0]
 
     def submit(self, probe: Probe) -> None:
         """Start the probe's deadline and queue it; `on_settled` is called once, in a turn.
@@ -142,37 +89,34 @@ class Probing:
         """
         if self.relief is None:
             self.turn.begin((probe,))
-            self._queue(probe, self.egresses[0])
+            self.queue_by(self.egresses[0], probe)
             return
         if self.relief.held.is_due:
-            self._release_held(self.relief)  # they have waited longer
+            self.relief.held.release()  # they have waited longer
         way = self.relief.way_for(probe)
         probe.target.belong_to(self.egresses[0] if way is None else way.hosts)
         self.turn.begin((probe,))
         if way is not None:
             self.turn.queue(probe)
         elif self.relief.is_awaited(probe):
-            self._hold(self.relief, probe)
+            self.relief.held.hold(probe)
         else:
             self.settle(probe, Outcome.NO_EGRESS, NO_EGRESS_RULE)
 
-    def _queue(self, probe: Probe, hosts: HostEgress) -> None:
+    def queue_by(self, hosts: HostEgress, probe: Probe) -> None:
         """Try its exchanges by this egress once there is a place for it. Its clock has begun."""
         probe.target.belong_to(hosts)
         self.turn.queue(probe)
 
     def submit_to(self, host: Host, probes: Sequence[Probe]) -> None:
-        """Submit probes whose first exchange has this host; at most `room` of them. See submit().
-
-        Some may go to another egress.
-        """
+        """As submit(), probes whose first exchange has this host. Some may go to another egress."""
         if self.relief is not None:
             if not probes:
                 return
             here = list(probes)
             if (tried := self.relief.trials.begin(here[0])) is not None:
                 self.turn.begin(here[:1])
-                self._queue(here.pop(0), tried.hosts)
+                self.queue_by(tried.hosts, here.pop(0))
             granted = self.relief.grant(host, here) if here else 0
             probes = here[:granted]
             others = here[granted:]
@@ -181,7 +125,7 @@ class Probing:
         if not self.turn.begin_together(probes):
             self.turn.begin(probes)
             for probe in probes:
-                self._queue(probe, host.egress)
+                self.queue_by(host.egress, probe)
         else:
             for probe in probes:
                 probe.target.belong_to(host.egress)
@@ -194,41 +138,17 @@ class Probing:
 
     # -- egresses that a file names --------------------------------------------------------------
 
-    def _hold(self, relief: EgressRelief, probe: Probe) -> None:
-        """An egress may ask about it in a moment."""
-        relief.held.add(probe)
-        self.turn.hold(probe, AWAITS_EGRESS)
-
-    def _release_held(self, relief: EgressRelief) -> None:
-        """Let those go on that an egress may ask about by now; settle what none may in a moment."""
-        for probe, way in relief.held.released():
-            if way is None:
-                self.settle(probe, Outcome.NO_EGRESS, NO_EGRESS_RULE)
-            else:
-                self.turn.go_on(probe)
-                self._queue(probe, way.hosts)
-
-    def _room_freed(self, host: Host | None) -> None:
-        """A host has room: what is held has waited longer than what lists hold back."""
-        if host is not None and self.relief is not None and self.relief.held.is_due:
-            self._release_held(self.relief)
-
-    async def keep_held(self, relief: EgressRelief) -> None:
-        """Let held probes go on as egresses have addresses again. Runs until cancelled."""
-        while True:
-            await relief.held.wait()
-            self._release_held(relief)
-            self.turn.run()
-
     def _relieved(self, probe: Probe, outcome: Outcome, rule: str) -> bool:
         """Does another egress go on? A bug there must not keep the answer from the caller."""
         if self.relief is None:
             return False
         try:
             relieved = self.relief.relieve(probe, outcome, rule)
-            successor = None
-            if relieved.passes_on:
-                successor = self._pass_on(self.relief, probe, outcome, rule, relieved)
+            successor = (
+                self._pass_on(self.relief, probe, outcome, rule, relieved)
+                if relieved.passes_on
+                else None
+            )
             if relieved.lost_trial is not None:
                 self.relief.trials.unreached(relieved.lost_trial, probe, successor)
         except Exception:
@@ -237,12 +157,7 @@ class Probing:
         return successor is not None
 
     def _pass_on(
-        self,
-        relief: EgressRelief,
-        probe: Probe,
-        outcome: Outcome,
-        rule: str,
-        relieved: Relieved,
+        self, relief: EgressRelief, probe: Probe, outcome: Outcome, rule: str, relieved: Relieved
     ) -> Probe:
         """Another egress asks again: return its probe, which has the place and the deadline of this.
 
@@ -260,7 +175,7 @@ class Probing:
             probe.target.leave_host()
             self.turn.mark_freed(host)
         if relieved.way is None:
-            self._hold(relief, successor)
+            relief.held.hold(successor)
         else:
             self.next_exchange(successor)
         return successor
@@ -353,8 +268,8 @@ class Probing:
         probe.attempts.note_cause(cause)
         if cause.outcome is Outcome.TIMED_OUT and probe.target.host is not None:
             probe.target.host.times.note_slow()
-        failed = cause.outcome in (Outcome.TIMED_OUT, Outcome.CONVERSATION_FAILED)
-        final = not failed or cause.rule == BAN_RULE  # a backup would not judge in its place
+        # A backup would not judge in its place.
+        final = cause.outcome not in UNANSWERED or cause.rule == BAN_RULE
         if final or probe.attempts.exhausted:
             self.settle(probe, cause.outcome, cause.rule)
         elif not (
@@ -398,17 +313,12 @@ class Probing:
 
     def _enter(self, probe: Probe, name: str, answer: AddressAnswer) -> bool:
         """Queue the probe at the exchange's host; False if it has no usable address."""
-        if isinstance(answer, Addresses):
-            if usable := probe.target.egress.usable(answer.ips):
-                self.address_lookups.drop(probe)
-                host = probe.target.egress.host_at(usable, name, patient=probe.patient)
-                probe.target.egress.join(host, (probe,))
-                return True
-            cause = NOT_PUBLIC if probe.target.egress.of_family(answer.ips) else OTHER_FAMILY
-        elif isinstance(answer, NoAddress):
-            cause = NO_ADDRESS
-        else:
-            cause = LOOKUP_LAGGED if answer.by_lag else LOOKUP_FAILED
+        egress = probe.target.egress
+        if isinstance(answer, Addresses) and (usable := egress.usable(answer.ips)):
+            self.address_lookups.drop(probe)
+            egress.join(egress.host_at(usable, name, patient=probe.patient), (probe,))
+            return True
+        cause = cause_without_address(answer, egress.of_family)
         if probe.notes is not None:
             probe.notes.tried.append(ConnectionAttempt(name, None, cause.words))
         # The cause of an exchange that was tried says more than of one that could not be.

@@ -253,10 +253,12 @@ class StreamDomains:
         exchanges: list[MailExchange] = []
         pools: list[Host | None] = []
         if self._leads_to_hosts(answer) and (exchanges := self.exchanges(answer)):
-            count = FIRST_EXCHANGES if self._options.deferred_start else 1
-            pools = self._engine.probing.hosts_of(
-                answer.domain, exchanges, count, patient=self._options.patient
-            )
+            first = exchanges[: FIRST_EXCHANGES if self._options.deferred_start else 1]
+            patient = self._options.patient
+            egress = self._engine.probing.egress_for_list(answer.domain, exchanges)
+            pools = [
+                None if egress is None else egress.host_of(each, patient=patient) for each in first
+            ]
         return DomainSnapshot(answer, trio.current_time() + SNAPSHOT_S, exchanges, pools)
 
     def exchanges(self, route: Route) -> list[MailExchange]:

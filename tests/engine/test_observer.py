@@ -206,9 +206,9 @@ async def test_a_back_off_is_reported_once(autojump_clock, host, refused):
                 await verify(engine, f"a{number}@shop.test")
                 await trio.sleep(1.1)
             assert diary.said("host_backed_off") == [(refused,)]
-            assert engine.probing.statistics().hosts_backing_off == 1
+            assert engine.probing.overview.statistics().hosts_backing_off == 1
             await trio.sleep(60)
-            assert engine.probing.statistics().hosts_backing_off == 0
+            assert engine.probing.overview.statistics().hosts_backing_off == 0
 
 
 async def test_a_statistics_counts_what_is_under_way(autojump_clock):
@@ -216,14 +216,14 @@ async def test_a_statistics_counts_what_is_under_way(autojump_clock):
         network.add("shop.test", MailHost(faults={"CONNECT": Late(0.5)}))
         async with open_test_engine(network, observer=Diary(), probes_max=20) as engine:
             texts = [f"a{n}@shop.test" for n in range(30)]
-            assert engine.probing.statistics() == EngineStatistics(0, 0, 0, 0, 0, 0, 0)
+            assert engine.probing.overview.statistics() == EngineStatistics(0, 0, 0, 0, 0, 0, 0)
             async with open_answers(engine, texts, account="me") as answers:
                 await trio.sleep(0.3)
-                statistics = engine.probing.statistics()
+                statistics = engine.probing.overview.statistics()
                 assert statistics.probes == statistics.probes_waiting == 20
                 assert statistics.probes_in_flight == 10
                 assert 1 <= statistics.connections <= 2
                 assert (statistics.hosts, statistics.hosts_backing_off) == (1, 0)
                 await in_order(answers, len(texts))
             await trio.sleep(30)
-            assert engine.probing.statistics() == EngineStatistics(0, 0, 0, 0, 1, 0, 0)
+            assert engine.probing.overview.statistics() == EngineStatistics(0, 0, 0, 0, 1, 0, 0)

@@ -58,7 +58,7 @@ def was_tested(service: Service) -> bool:
     """Whether this process has asked a mail host and a resolver, so that silence means health."""
     engine = service.quota.engine
     has_answer = any(each.answered_s is not None for each in engine.routes.resolvers())
-    return has_answer and engine.probing.statistics().hosts > 0
+    return has_answer and engine.probing.overview.statistics().hosts > 0
 
 
 def of_checks(service: Service) -> list[Trouble]:
@@ -84,7 +84,9 @@ def _of_hosts(service: Service, *, for_operator: bool) -> list[Trouble]:
     engine = service.quota.engine
     found = []
     refusing = sorted(
-        (host.name, host.words) for host in engine.probing.hosts_backing_off() if host.about_us
+        (host.name, host.words)
+        for host in engine.probing.overview.hosts_backing_off()
+        if host.about_us
     )
     if refusing:
         noun = "mail host refuses" if len(refusing) == 1 else "mail hosts refuse"

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import trio
 
 from ...fair_queue import FairQueue
-from ..host.host import Host
-from ..probe import Probe
+from ...verdict import Outcome
+from ..host.host import Host, HostEgress
+from ..probe import AWAITS_EGRESS, NO_EGRESS_RULE, Probe
 from ..turn import Turn
 from .choice import SPENT_S, EgressChoice, EgressTask, Way
 
@@ -21,10 +22,12 @@ IN_VAIN_MAX = 64  # tried again without success in a row: 5 ms with 30 egresses
 
 @dataclass(slots=True, eq=False)
 class HeldProbes:
-    """The queue of these probes."""
+    """The queue of these probes. A list's clock is stopped meanwhile, and they have no place."""
 
     _choice: EgressChoice
     _turn: Turn[Host]
+    _queue_by: Callable[[HostEgress, Probe], None]
+    _settle: Callable[[Probe, Outcome, str], None]
     _is_too_late: Callable[[Probe], bool]  # for any egress to begin with it
     _now: Callable[[], float] = field(
         default_factory=lambda: trio.lowlevel.current_clock().current_time
@@ -43,21 +46,43 @@ class HeldProbes:
         """Does any wait, and has an egress perhaps addresses again?"""
         return len(self) > 0 and self._now() >= self._again_at
 
-    def add(self, probe: Probe) -> None:
+    def hold(self, probe: Probe) -> None:
+        """An egress may ask about it in a moment."""
+        self._add(probe)
+        self._turn.hold(probe, AWAITS_EGRESS)
+
+    def release(self) -> None:
+        """Let those go on that an egress may ask about by now; settle what none may in a moment."""
+        for probe, way in self._released():
+            if way is None:
+                self._settle(probe, Outcome.NO_EGRESS, NO_EGRESS_RULE)
+            else:
+                self._turn.go_on(probe)
+                self._queue_by(way.hosts, probe)
+
+    def room_freed(self, host: Host | None) -> None:
+        """A host has room: what is held has waited longer than what lists hold back."""
+        if host is not None and self.is_due:
+            self.release()
+
+    async def keep(self) -> None:
+        """Let them go on as egresses have addresses again. Runs until cancelled."""
+        while True:
+            if not len(self):
+                self._any = trio.Event()
+                await self._any.wait()
+            await trio.sleep(SPENT_S)
+            self._drop_settled()
+            self.release()
+            self._turn.run()
+
+    def _add(self, probe: Probe) -> None:
         """Add to the end of the account's queue."""
         queue = self._of_lists if probe.deferred_start else self._of_requests
         queue.join(probe.asker, probe)
         self._any.set()
 
-    async def wait(self) -> None:
-        """Wait until there is one and an egress may have addresses again."""
-        if not len(self):
-            self._any = trio.Event()
-            await self._any.wait()
-        await trio.sleep(SPENT_S)
-        self._drop_settled()
-
-    def released(self) -> Iterator[tuple[Probe, Way | None]]:
+    def _released(self) -> Iterator[tuple[Probe, Way | None]]:
         """Those that an egress may ask about by now, each with it; None: no egress may in a moment."""
         kept: list[Probe] = []
         try:
@@ -74,7 +99,7 @@ class HeldProbes:
                     kept.pop()
         finally:
             for probe in kept:
-                self.add(probe)
+                self._add(probe)
             if kept:
                 self._again_at = self._now() + SPENT_S
 

@@ -11,7 +11,7 @@ import trio
 
 from ...egress import EgressControl
 from ...verdict import Blame, Outcome, Reason
-from ..host.host import Host
+from ..host.host import Host, HostEgress
 from ..probe import EGRESS_FAILED_RULE, EGRESS_FAMILY_RULE, EGRESS_OUT_RULE, Probe
 from ..turn import Turn
 from .choice import EgressChoice, EgressTask, Way
@@ -46,12 +46,14 @@ class EgressRelief:
         choice: EgressChoice,
         trials: EgressTrials,
         turn: Turn[Host],
+        queue_by: Callable[[HostEgress, Probe], None],
+        settle: Callable[[Probe, Outcome, str], None],
         control: EgressControl,
         cause_of: ReadCause,
     ) -> None:
         self.choice = choice
         self.trials = trials
-        self.held = HeldProbes(choice, turn, self.is_too_late)
+        self.held = HeldProbes(choice, turn, queue_by, settle, self.is_too_late)
         self._turn = turn
         self._control = control
         self._cause_of = cause_of

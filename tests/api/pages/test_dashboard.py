@@ -439,7 +439,7 @@ async def test_hosts_that_refuse_us_are_named_to_the_operator_only(autojump_cloc
         probing = shop.service.quota.engine.probing
         for number in range(9):
             await shop.verify(f"a{number}@strict.test")
-        assert [host.name for host in probing.hosts_backing_off()] != []
+        assert [host.name for host in probing.overview.hosts_backing_off()] != []
         other = await shop.store.create_account("eve@example.org", "scale")
         eve = await signed_in(shop, await shop.new_key("sk_mgmt_", other.id))
         ann = await signed_in(shop)

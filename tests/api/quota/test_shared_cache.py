@@ -214,7 +214,7 @@ async def test_a_new_process_does_not_strike_what_refused_the_others(autojump_cl
         assert host.record.sessions_seen == 2
         async with machine(network, store) as two:
             await verify(two, "known3@shop.test")
-            [resting] = two.probing.hosts_backing_off()
+            [resting] = two.probing.overview.hosts_backing_off()
             assert (resting.name, resting.words) == ("mx.shop.test", WORDS)
         assert host.record.sessions_seen == 2
         async with machine(network, store, "mail.example.net") as other:  # another egress
@@ -253,7 +253,7 @@ async def test_facts_that_make_no_sense_are_ignored(autojump_clock, faults):
                 facts.heed(Fact("strike", f"{HELO} mx.shop.test", "", absurd_s))
             [verdict] = await verify(engine, "known1@shop.test")
             assert fields_of(verdict) == DELIVERABLE
-            assert engine.probing.hosts_backing_off() == []
+            assert engine.probing.overview.hosts_backing_off() == []
         assert faults == []
 
 

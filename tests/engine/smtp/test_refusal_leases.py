@@ -241,7 +241,7 @@ async def test_refusals_elsewhere_count_at_this_process(autojump_clock: object):
         (other,) = await verify(engine, *at_shop("nobody"), account="other")
         assert other.status == "undeliverable"
         ledger.answer = granting(7, elsewhere=attacker, learned=record)
-        (spent,) = engine.probing.spent_budgets()
+        (spent,) = engine.probing.overview.spent_budgets()
         assert (spent.recent, spent.refused, spent.tolerance) == (9, 9, 16)
 
 

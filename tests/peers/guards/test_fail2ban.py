@@ -90,7 +90,7 @@ async def test_a_host_gets_no_connection_after_its_ban_and_later_fewer_names(gua
         for _ in range(2):
             findings = await verify(engine, [f"x{email}" for email in LIVING[:50]])
             assert {each.cause for each in findings.values()} == {("blocked_us", "us")}
-        [spent] = engine.probing.spent_budgets()
+        [spent] = engine.probing.overview.spent_budgets()
     assert guard.refusals == refused >= MAXRETRY
     assert spent.refused >= MAXRETRY > spent.tolerance
 

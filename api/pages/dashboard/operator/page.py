@@ -105,7 +105,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
         throughput = deployment.throughput if deployment else None
         return await frame.page(
             "operator.html", "Service", trouble=of_checks(service),
-            load=engine.probing.statistics(), capacity=service.capacity,
+            load=engine.probing.overview.statistics(), capacity=service.capacity,
             rate=None if throughput is None else throughput_of(
                 throughput, now, request.args.get("hours")
             ),
@@ -151,11 +151,11 @@ async def _hosts(service: Service) -> dict[str, object]:
     """Mail hosts that are left alone, what they tolerate, and what waits for them."""
     probing, now = service.quota.engine.probing, service.now()
     resting = sorted(
-        probing.hosts_backing_off(),
+        probing.overview.hosts_backing_off(),
         key=lambda host: (not host.about_us, -host.left_s, host.name),
     )
     waiting = await service.store.waiting_hosts(hosts_max=WAITING_HOSTS_MAX)
-    tolerances = shown_tolerances(await service.store.host_tolerances(), probing.spent_budgets())
+    tolerances = shown_tolerances(await service.store.host_tolerances(), probing.overview.spent_budgets())
     return {
         "hosts_first": HOSTS_FIRST,
         "resting": [(host, now + timedelta(seconds=host.left_s)) for host in resting[:HOSTS_MAX]],

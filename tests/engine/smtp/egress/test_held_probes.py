@@ -194,7 +194,7 @@ async def test_an_address_that_a_bug_keeps_from_the_next_egress_is_answered_at_i
         texts = mailboxes(world.add(1, refuses="a"), each=1)
         async with open_blocks(world, A, B) as (engine, control):
             control.left["a"] = 1
-            with failing(HeldProbes, "add"), trio.fail_after(10):
+            with failing(HeldProbes, "hold"), trio.fail_after(10):
                 found = await answers_of(engine, texts, deferred_start=deferred_start)
             assert reasons(found) == {"timeout": 1}
             assert len(faults) == 1
