@@ -188,7 +188,8 @@ class HostSessions:
     idle: dict[OpenSession, None] = field(default_factory=dict)
     # Idle until the addresses of a domain are answered, the longest first.
     testers: dict[OpenSession, None] = field(default_factory=dict)
-    woken: set[OpenSession] = field(default_factory=set)  # about to take probes
+    # About to take probes: woken, or while the effects of a step are applied after which it picks.
+    woken: set[OpenSession] = field(default_factory=set)
 
     def is_at(self, address: str) -> bool:
         """Is one connected to this address?"""
@@ -206,13 +207,6 @@ class HostSessions:
         """It idles no more."""
         self.testers.pop(session, None)
         self.idle.pop(session, None)
-        self.woken.discard(session)
-
-    def begin_picking(self, session: OpenSession) -> None:
-        """It takes of the probes that wait as soon as its effects are applied."""
-        self.woken.add(session)
-
-    def end_picking(self, session: OpenSession) -> None:
         self.woken.discard(session)
 
     # -- what they are to do ---------------------------------------------------------------------

@@ -245,7 +245,7 @@ class ServedSession:
         host, session, turn = self._host, self.session, self._host.turn
         settle, read_recipient = host.egress.probes.settle, host.refusals.recipient_read
         if takes_more:
-            host.staffing.sessions.begin_picking(self)
+            host.staffing.sessions.woken.add(self)
         try:
             for effect in session.effects:  # those of every reply first: a class pattern takes 2 µs
                 if type(effect) is Settled:
@@ -265,7 +265,7 @@ class ServedSession:
             if turn.is_due:
                 turn.run()
             if takes_more and not session.is_woken:
-                host.staffing.sessions.end_picking(self)
+                host.staffing.sessions.woken.discard(self)
             session.effects.clear()
 
     def _batch_done(self, effect: BatchDone) -> None:

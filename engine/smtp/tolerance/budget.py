@@ -115,7 +115,7 @@ class KnownLimits:
     def note_answered(self, now: float, *, accepted: bool) -> None:
         """It answered a recipient: what it refused TOOK_S ago was not too much."""
         self.answered_at = now
-        if self._untaken:
+        if self._untaken and self._untaken[0][0] <= now - TOOK_S:
             self._note_taken(now - TOOK_S)
         if accepted:
             self.proof_at, self.is_proven, self.proofs_lacking = now, True, False
