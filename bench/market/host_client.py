@@ -115,7 +115,7 @@ class HostClient:
         """Open the sessions that the work is worth."""
         while self._sessions < CONNECTIONS and self._is_worth_more():
             if self.tolerance.is_resting(self._client.now):
-                return self._rest(self.tolerance.rest_until)
+                return self._rest(self.budget.bans.rest_until)
             if self._sessions and not self.budget.has_plenty(1, self._client.now):
                 return None
             self._sessions += 1
@@ -310,7 +310,7 @@ class HostClient:
         """The host no longer lets us in."""
         now = self._client.now
         is_ban = self.tolerance.blocked(now)
-        self._rest(self.tolerance.rest_until if is_ban else now + FAILED_S)
+        self._rest(self.budget.bans.rest_until if is_ban else now + FAILED_S)
 
     def _rest(self, until: float) -> None:
         """What waits here comes back when the host is asked again."""

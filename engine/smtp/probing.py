@@ -314,11 +314,11 @@ class Probing:
     def _enter(self, probe: Probe, name: str, answer: AddressAnswer) -> bool:
         """Queue the probe at the exchange's host; False if it has no usable address."""
         egress = probe.target.egress
-        if isinstance(answer, Addresses) and (usable := egress.usable(answer.ips)):
+        if isinstance(answer, Addresses) and (usable := egress.network.usable(answer.ips)):
             self.address_lookups.drop(probe)
             egress.join(egress.host_at(usable, name, patient=probe.patient), (probe,))
             return True
-        cause = cause_without_address(answer, egress.of_family)
+        cause = cause_without_address(answer, egress.network.of_family)
         if probe.notes is not None:
             probe.notes.tried.append(ConnectionAttempt(name, None, cause.words))
         # The cause of an exchange that was tried says more than of one that could not be.

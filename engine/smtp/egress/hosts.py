@@ -4,7 +4,8 @@ What a host does to one egress says little of another, so each has hosts, permit
 back-offs of its own. So the key of a host is the egress and its addresses.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 
 import trio
@@ -14,8 +15,7 @@ from ...dns.messages import Addresses, MailExchange
 from ...dns.routes import Routes
 from ...egress import DEFAULT_NAME, Egress
 from ...net.dialer import Dial
-from ...net.public_addresses import is_public
-from ...net.reactor import ByteChannel, Reactor, StreamChannel
+from ...net.reactor import Reactor, StreamChannel
 from ...settings import EngineSettings
 from ..address_lookups import other_family
 from ..catchall import Domains
@@ -30,7 +30,7 @@ from ..host.left_connections import LeftConnections
 from ..host.opening import ConnectionOpener
 from ..host.permits import Permits
 from ..host.resting import HostFindings
-from ..host.serving import run_connection
+from ..host.serving import EgressNetwork, run_connection
 from ..host_memory import HostMemory
 from ..host_policy import first_terms
 from ..leases.ledger import RefusalLedger
@@ -42,14 +42,41 @@ from ..tolerance.hosts import Tolerances
 CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
 
+@dataclass(frozen=True, slots=True)
+class NewHosts:
+    """Makes the mail hosts of one egress, with what each of them begins with."""
+
+    _egress: "EgressHosts"
+    _controls: SharedControls | None  # None where it is the only one
+    _tolerances: Tolerances
+
+    def ordinary(self, addresses: tuple[str, ...], name: str, key: str) -> Host:
+        egress, shared = self._egress, self._controls
+        known = HostKnowledge(
+            first_terms(egress.settings.mail_from),
+            Renamings(),
+            HostControls(None if shared is None else EgressControls(egress.name, shared)),
+            self._tolerances.find(addresses, name),
+        )
+        host = Host(addresses, name, key, egress, known, patient=False)
+        if egress.host_memory.is_struck(name):
+            host.rest.struck_elsewhere()
+        return host
+
+    def patient(self, addresses: tuple[str, ...], name: str, key: str) -> Host:
+        """The counterpart of an ordinary one."""
+        egress = self._egress
+        [other] = filter(None, [egress.hosts.peek(addresses)])  # see host_at()
+        return Host(addresses, name, other.identity.key, egress, other.known, patient=True)
+
+
 class EgressHosts:
     """The mail hosts by one egress. Implements `ConnectionEgress` for them."""
 
     __slots__ = (
-        *("_marker", "_now", "_routes", "client", "closing", "_controls", "dial", "domains"),
-        *("_findings", "hedges", "host_memory", "is_out", "left_connections", "name"),
-        *("open_channel", "opening_clock", "patient_hosts", "permits", "hosts", "probes"),
-        *("settings", "tasks", "_tolerances"),
+        *("closing", "domains", "findings", "hedges", "host_memory", "hosts", "is_out"),
+        *("left_connections", "name", "network", "patient_hosts", "permits", "probes"),
+        *("settings", "tasks"),
     )
 
     def __init__(
@@ -71,38 +98,29 @@ class EgressHosts:
         self.probes = probes
         self.name = egress.name
         self.settings = settings
-        # What the addresses have in them that it can connect to; empty: it can to all.
-        self._marker = "" if egress.source is None else ":" if ":" in egress.source else "."
-        # As other processes know this egress.
-        self.client = egress_of(settings) if egress.name == DEFAULT_NAME else egress.name
+        self.network = EgressNetwork(
+            routes,
+            dial,
+            StreamChannel if reactor is None else reactor.open_channel,
+            "" if egress.source is None else ":" if ":" in egress.source else ".",
+            settings.allow_private,
+        )
         leases = None if refusals is None else RefusalLeases(refusals, self.client)
-        self._tolerances = Tolerances(None if leases is None else leases.attach)
-        self.dial = dial
+        tolerances = Tolerances(None if leases is None else leases.attach)
         self.domains = domains
-        self._controls = controls
         self.closing = False
         self.is_out = False  # paused or in quarantine
-        self._routes = routes
-        self.opening_clock = routes.clock
-        self.open_channel: Callable[[trio.abc.Stream], ByteChannel] = (
-            StreamChannel if reactor is None else reactor.open_channel
-        )
-        self._now = trio.lowlevel.current_clock().current_time
-        self.host_memory = HostMemory(self._now)
-        self.hosts = Hosts(self.host_memory, self._new_host, self._now)
-        self.patient_hosts = Hosts(
-            self.host_memory,
-            self._new_patient_host,
-            self._now,
-            self.hosts.at_address,
-        )
-        self._findings: HostFindings | None = None
+        now = trio.lowlevel.current_clock().current_time
+        self.host_memory = HostMemory(now)
+        new = NewHosts(self, controls, tolerances)
+        self.hosts = Hosts(self.host_memory, new.ordinary, now)
+        self.patient_hosts = Hosts(self.host_memory, new.patient, now, self.hosts.at_address)
+        self.findings: HostFindings | None = None
         if fleet is not None:
-            both = self.hosts, self.patient_hosts
-            kept_s, memory = settings.cache_s, self.host_memory
-            facts = HostSharedCache(fleet, self.client, kept_s, routes, domains, memory, both)
-            domains.listen(facts)
-            self._findings = facts
+            self.findings = HostSharedCache(
+                *(fleet, self.client, settings.cache_s, routes, domains, self.host_memory),
+                (self.hosts, self.patient_hosts),
+            )
         self.permits = Permits(
             settings.host_connections,
             OwnBudget(settings.host_connections) if permits is None else permits,
@@ -112,7 +130,12 @@ class EgressHosts:
         )
         self.tasks = ContainedTasks(nursery)
         self.left_connections = LeftConnections(self.permits, self.tasks.start)
-        self.hedges = Hedges(routes, self.hosts, self.usable, self.tasks.start)
+        self.hedges = Hedges(routes, self.hosts, self.network.usable, self.tasks.start)
+
+    @property
+    def client(self) -> str:
+        """As other processes know this egress."""
+        return egress_of(self.settings) if self.name == DEFAULT_NAME else self.name
 
     # -- finding a host --------------------------------------------------------------------------
 
@@ -121,8 +144,8 @@ class EgressHosts:
 
     def host_of(self, exchange: MailExchange, *, patient: bool = False) -> Host | None:
         """The exchange's host for such probes; None if its addresses are unknown or not public."""
-        known = self._routes.cached_addresses(exchange.name)
-        if not isinstance(known, Addresses) or not (usable := self.usable(known.ips)):
+        known = self.network.routes.cached_addresses(exchange.name)
+        if not isinstance(known, Addresses) or not (usable := self.network.usable(known.ips)):
             return None
         return self.host_at(usable, exchange.name, patient=patient)
 
@@ -136,59 +159,24 @@ class EgressHosts:
         counterpart.staffing.pair_with(host)
         return counterpart
 
-    def _new_host(self, addresses: tuple[str, ...], name: str, key: str) -> Host:
-        known = HostKnowledge(
-            first_terms(self.settings.mail_from),
-            Renamings(),
-            HostControls(
-                None if self._controls is None else EgressControls(self.name, self._controls)
-            ),
-            self._tolerances.find(addresses, name),
-        )
-        host = self._make(addresses, name, key, known, patient=False)
-        if self.host_memory.is_struck(name):
-            host.rest.struck_elsewhere()
-        return host
-
-    def _new_patient_host(self, addresses: tuple[str, ...], name: str, key: str) -> Host:
-        [counterpart] = filter(None, [self.hosts.peek(addresses)])  # see host_at()
-        return self._make(
-            addresses, name, counterpart.identity.key, counterpart.known, patient=True
-        )
-
-    def _make(
-        self,
-        addresses: tuple[str, ...],
-        name: str,
-        key: str,
-        known: HostKnowledge,
-        *,
-        patient: bool,
-    ) -> Host:
-        return Host(
-            *(addresses, name, key, self, known),
-            *(self.host_memory, self._findings),
-            patient=patient,
-        )
-
     def reaches(self, exchange: MailExchange) -> bool:
         """Can this egress connect to addresses of the exchange's family, as far as we know?"""
-        known = self._routes.cached_addresses(exchange.name)
-        return not isinstance(known, Addresses) or bool(self.of_family(known.ips))
+        known = self.network.routes.cached_addresses(exchange.name)
+        return not isinstance(known, Addresses) or bool(self.network.of_family(known.ips))
 
     def is_refused_at(self, exchange: MailExchange, domain: str) -> bool:
         """Do we leave this host, or the domain there, alone because it refused this egress?"""
-        known = self._routes.cached_addresses(exchange.name)
+        known = self.network.routes.cached_addresses(exchange.name)
         if isinstance(known, Addresses):
-            host = self.hosts.peek(self.usable(known.ips))
+            host = self.hosts.peek(self.network.usable(known.ips))
             if host is not None:
                 return self.is_refused(host, domain)
-        cause = self.host_memory.name_backoff(exchange.name, self._now())
+        cause = self.host_memory.name_backoff(exchange.name, trio.current_time())
         return cause is not None and cause.about_us
 
     def is_refused(self, host: Host, domain: str) -> bool:
         """Likewise, for a host that is known."""
-        now = self._now()
+        now = trio.current_time()
         cause = (
             host.rest.cause
             if host.rest.backoff.active(now)
@@ -199,24 +187,15 @@ class EgressHosts:
     async def other_addresses(self, host: Host, account: str) -> tuple[str, ...]:
         """The usable addresses of the exchange in the family that the host has none of."""
         found = await other_family(
-            self._routes, host.identity.name, host.identity.addresses, account
+            self.network.routes, host.identity.name, host.identity.addresses, account
         )
-        return self.usable(found)
-
-    def usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
-        """Those that may be dialled."""
-        ips = self.of_family(ips)
-        return ips if self.settings.allow_private else tuple(filter(is_public, ips))
-
-    def of_family(self, ips: tuple[str, ...]) -> tuple[str, ...]:
-        """From an IPv4 address only IPv4 can be reached."""
-        return tuple(ip for ip in ips if self._marker in ip)
+        return self.network.usable(found)
 
     # -- what happens there ----------------------------------------------------------------------
 
     def join(self, host: Host, probes: Sequence[Probe]) -> None:
         """Queue probes at one of its hosts."""
-        host.join(probes, self._now())
+        host.join(probes, trio.current_time())
         if host.staffing.is_silent:
             self.hedges.hedge(host, probes)
         if host in self.permits.waits.present:
@@ -235,8 +214,8 @@ class EgressHosts:
 
     def connect(self, host: Host, permit_at: str | None) -> None:
         """Open one more connection of the host."""
-        opener = ConnectionOpener(host, host.staffing.openings, self)
-        self.tasks.start(run_connection, host, self, opener.open, permit_at)
+        open_one = ConnectionOpener(host, host.staffing.openings, self).open
+        self.tasks.start(run_connection, host, self, open_one, permit_at)
 
     def stop(self) -> None:
         self.closing = True

@@ -44,7 +44,7 @@ class HostOverview:
                 refused,
                 host.tolerance.known.tolerance,
                 host.tolerance.known.is_careful,
-                max(0.0, host.tolerance.rest_until - now),
+                max(0.0, host.tolerance.budget.bans.rest_until - now),
             )
             for egress in self._egresses
             for key, host in {each.identity.key: each for each in egress.hosts.values()}.items()

@@ -39,8 +39,8 @@ async def greet(
     try:
         with egress.permits.holding(address):
             with trio.fail_after(host.clocks.read_s):
-                stream = await egress.dial(address, host.egress.settings.smtp_port)
-            connection = SmtpConnection(egress.open_channel(stream), host.clocks.read_s)
+                stream = await egress.network.dial(address, host.egress.settings.smtp_port)
+            connection = SmtpConnection(egress.network.open_channel(stream), host.clocks.read_s)
             lines.append((began, True, "(connect)"))
             greeted = await _introduce(host, egress, connection, address, lines)
             if isinstance(greeted, Cause):

@@ -59,6 +59,8 @@ class HostEgress(Protocol):
 
     name: str
     settings: EngineSettings
+    host_memory: HostMemory
+    findings: HostFindings | None
     closing: bool
 
     @property
@@ -96,8 +98,6 @@ class Host:
         key: str,
         egress: HostEgress,
         known: HostKnowledge,
-        memory: HostMemory,
-        findings: HostFindings | None,
         *,
         patient: bool,
     ) -> None:
@@ -113,7 +113,7 @@ class Host:
         self.identity = HostIdentity(
             *(probes.operators, self.tolerance.known, self.controls), name, key, addresses
         )
-        self.rest = HostRest(self, memory, findings, probes)
+        self.rest = HostRest(self, egress.host_memory, egress.findings, probes)
         self.waiting = HostQueue(self, probes)
         self.times = ReplyTimes(1 if patient else REFUSALS_MAX, distrusted=patient)
         self.staffing = Staffing(
@@ -276,7 +276,9 @@ class Host:
         if not self.tolerance.blocked(self.now()):
             return False
         cause = Cause(Outcome.CONVERSATION_FAILED, BAN_RULE, words, about_us=True)
-        self.rest.record_failure(cause, [], at_once=True, until=self.tolerance.rest_until)
+        self.rest.record_failure(
+            cause, [], at_once=True, until=self.tolerance.budget.bans.rest_until
+        )
         return True
 
     def introduced(self, conversation: Conversation) -> None:

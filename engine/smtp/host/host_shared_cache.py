@@ -108,6 +108,7 @@ class HostSharedCache:
         self._hosts = hosts
         self._now = trio.lowlevel.current_clock().current_time
         fleet.add(egress, self)
+        domains.listen(self)
 
     def absorb(self, fact: Fact, subject: str) -> bool:
         """See engine_shared_cache.EgressSharedCache."""

@@ -87,7 +87,7 @@ class ConnectionOpener:
             or not self._is_served
         ):
             hurry = _Hurry(self, self._now() + HURRY_S)
-            self._egress.opening_clock.watch(hurry)
+            self._egress.network.routes.clock.watch(hurry)
         try:
             return await self._try_addresses(permit_at)
         finally:

@@ -12,12 +12,12 @@ from typing import Protocol
 import trio
 
 from ...background import ContainedTasks
-from ...dns.deadlines import DeadlineClock
+from ...dns.routes import Routes
 from ...net.dialer import Dial
+from ...net.public_addresses import is_public
 from ...net.reactor import ByteChannel
 from ...verdict import Outcome
 from ..connection import SmtpConnection
-from ..host_memory import HostMemory
 from ..host_policy import start_tls
 from ..replies.rules import Step
 from ..session import effects as made
@@ -38,17 +38,33 @@ from .left_connections import LeftConnections
 from .permits import Permits
 
 
+@dataclass(frozen=True, slots=True)
+class EgressNetwork:
+    """How connections leave by one egress, and to which addresses."""
+
+    routes: Routes
+    dial: Dial
+    open_channel: Callable[[trio.abc.Stream], ByteChannel]
+    marker: str  # what the addresses have in them that it can connect to; empty: it can to all
+    allow_private: bool
+
+    def usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
+        """Those that may be dialled."""
+        return tuple(ip for ip in self.of_family(ips) if self.allow_private or is_public(ip))
+
+    def of_family(self, ips: tuple[str, ...]) -> tuple[str, ...]:
+        """From an IPv4 address only IPv4 can be reached."""
+        return tuple(ip for ip in ips if self.marker in ip)
+
+
 class ConnectionEgress(HostEgress, Protocol):
     """What the connections of a host need of layer 4; implemented by egress.hosts.EgressHosts."""
 
-    dial: Dial
-    host_memory: HostMemory
+    network: EgressNetwork
     hosts: Hosts
     hedges: Hedges
     left_connections: LeftConnections
-    opening_clock: DeadlineClock
     tasks: ContainedTasks
-    open_channel: Callable[[trio.abc.Stream], ByteChannel]
 
     @property
     def permits(self) -> Permits: ...

@@ -169,7 +169,7 @@ class Tolerance:
         """After how many seconds the account may find room, at the earliest."""
         budget, refusals = self.budget, self.budget.refusals
         if self.is_resting(now):
-            return self.rest_until - now
+            return budget.bans.rest_until - now
         if budget.room_beside(0.0, kind, account, now, leased=False) > 0:
             # What lacks is under way, or leased by other processes: both come back soon.
             is_leased_out = budget.lease is not None and budget.lease.left < 1
@@ -198,10 +198,6 @@ class Tolerance:
 
     def is_resting(self, now: float) -> bool:
         return now < self.budget.bans.rest_until
-
-    @property
-    def rest_until(self) -> float:
-        return self.budget.bans.rest_until
 
     def may_have_banned(self, now: float) -> bool:
         """Does it rest after a ban, or has it answered and refused enough within the hour for one?"""
