@@ -155,7 +155,9 @@ async def _hosts(service: Service) -> dict[str, object]:
         key=lambda host: (not host.about_us, -host.left_s, host.name),
     )
     waiting = await service.store.waiting_hosts(hosts_max=WAITING_HOSTS_MAX)
-    tolerances = shown_tolerances(await service.store.host_tolerances(), probing.overview.spent_budgets())
+    tolerances = shown_tolerances(
+        await service.store.host_tolerances(), probing.overview.spent_budgets()
+    )
     return {
         "hosts_first": HOSTS_FIRST,
         "resting": [(host, now + timedelta(seconds=host.left_s)) for host in resting[:HOSTS_MAX]],
