@@ -97,7 +97,7 @@ async def _introduce(
         return cause_of(RemoteProtocolError("it spoke without being asked"), Step.HELLO)
     host.introduced(connection.conversation)
     session = SmtpSession(host, connection.conversation, address, preamble)
-    return ServedSession(host, egress, session, connection, session.address)
+    return ServedSession(host, egress, session, connection, address)
 
 
 async def _start_tls(

@@ -139,21 +139,21 @@ class ServedSession:
 
     @property
     def is_leaving(self) -> bool:
-        return self.session.is_leaving
+        return self.session.tenure.is_leaving
 
     def interrupt(self) -> None:
         """Wake the session: a probe may be waiting."""
-        if self.session.wake():
+        if self.session.idle.wake():
             self.connection.interrupt()
 
     def withdraw(self) -> None:
         """Send QUIT as soon as nothing is unanswered."""
-        self.session.exchange.tenure.leave()
+        self.session.tenure.leave()
         self.interrupt()
 
     def revoke_permit(self) -> None:
         """It is about to be cancelled, through no fault of the host."""
-        self.session.exchange.tenure.lose_permit()
+        self.session.tenure.lose_permit()
 
     def is_testing(self) -> bool:
         """Is a random address unanswered here?"""
@@ -201,7 +201,7 @@ class ServedSession:
                 elif session.exchange.late.is_late and until > NOW and self._gives_way():
                     until = session.fail(Rerouted())
                     continue
-                elif not session.is_woken:  # by the effects, for a probe just admitted
+                elif not session.idle.is_woken:  # by the effects, for a probe just admitted
                     break
                 until = session.react()
             self._until = until
@@ -246,7 +246,7 @@ class ServedSession:
             session.end_tls(cause)
         else:
             if refusal is not None:
-                reading = session.host.read(Step.STARTTLS, refusal.reply)
+                reading = self._host.read(Step.STARTTLS, refusal.reply)
                 cause = refused_command(refusal, reading)
             session.end_tls(cause)
         self._resume()
@@ -280,7 +280,7 @@ class ServedSession:
         finally:
             if turn.is_due:
                 turn.run()
-            if takes_more and not session.is_woken:
+            if takes_more and not session.idle.is_woken:
                 host.staffing.sessions.woken.discard(self)
             session.effects.clear()
 

@@ -9,8 +9,9 @@ from ..controls import HostControls, Treatment
 from ..probe import Cause, Probe
 from ..replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
 from ..wire import CommandReply, Conversation, SmtpReply
-from .batch import CatchAllTest, Control, PendingProbe, RecipientBatch
+from .batch import BatchRefusal, CatchAllTest, Control, PendingProbe, ProbeVerdict, RecipientBatch
 from .confirmation import Confirmation
+from .due_tests import DueTests
 from .effects import (
     ClockSuspended,
     Emit,
@@ -21,7 +22,7 @@ from .effects import (
 )
 from .failure_causes import refusal_outcome, requeue_uncounted
 from .host import SessionHost
-from .next_batch import NextBatch
+from .next_batch import Tenure, Unsent
 from .recipient_limits import BY_CODE, SessionLimits
 from .recorder import SessionRecorder
 from .transaction import Transaction
@@ -46,7 +47,9 @@ class RecipientReplies:
     _conversation: Conversation
     _limits: SessionLimits
     _transaction: Transaction
-    _next_batch: NextBatch
+    _tests: DueTests
+    _unsent: Unsent
+    _tenure: Tenure
     _confirmation: Confirmation
     _recorder: SessionRecorder
     _emit: Emit
@@ -58,7 +61,7 @@ class RecipientReplies:
 
     def usual(
         self, probe: PendingProbe, turn: CommandReply, batch: RecipientBatch
-    ) -> tuple[Probe, Outcome, str] | None:
+    ) -> ProbeVerdict | None:
         """Count the reply and return its verdict, if nothing but a verdict follows from it.
 
         None if more follows; then nothing has been changed, and process() is to do it.
@@ -76,6 +79,7 @@ class RecipientReplies:
             rule = reading.rule
             if domain.acceptance is not _SOME:
                 rule = deciding_rule(domain.acceptance, rule)
+            limits.count_answer(now, accepted=True)
         elif code < 400 or code == 421:
             return None
         else:
@@ -95,8 +99,6 @@ class RecipientReplies:
             self._emit(RecipientRefused(now, not batch.late, code >= 500))
             if meaning is _NO_MAILBOX and code >= 500:
                 probe.target.domain.refused_as_unknown(probe.mailbox, reply)
-        if code < 300:
-            limits.count_answer(now, accepted=True)
         if probe.notes is not None:
             self._recorder.record_exchange(probe, turn)
             if code < 300:
@@ -118,16 +120,14 @@ class RecipientReplies:
         if _speaks_of_refusals(reply, reading):
             self._emit(HostBlocked(f"RCPT refused: {reply.code} {reply.text[:80]}"))
         if reply.code == 421:
-            words = f"the server closes: 421 {reply.text[:80]}"
-            batch.close(
-                Cause(
-                    Outcome.CONVERSATION_FAILED,
-                    reading.rule,
-                    words,
-                    about_us=reading.about_us,
-                    replied=True,
-                )
+            cause = Cause(
+                Outcome.CONVERSATION_FAILED,
+                reading.rule,
+                f"the server closes: 421 {reply.text[:80]}",
+                about_us=reading.about_us,
+                replied=True,
             )
+            batch.refuse(BatchRefusal(cause, is_closing=True))
             if isinstance(asked, Probe):
                 self._recorder.record_exchange(asked, turn)
             return
@@ -138,7 +138,7 @@ class RecipientReplies:
             return
         again = not positive and self.objects_to_terms(asked, reading, to_all=False)
         if again:
-            self._next_batch.send_again(asked)
+            self._unsent.send_again(asked)
         elif not positive:
             at = self._conversation.now
             again = limits.hold(asked, reply, reading, batch.elsewhere, at)
@@ -150,10 +150,10 @@ class RecipientReplies:
         if not again:
             self._own_answer(asked, reply, reading)
 
-    def settle_limited(self, batch: RecipientBatch) -> bool:
+    def settle_limited(self, batch: RecipientBatch) -> None:
         """Settle the refusals that might be a limit and are their recipients' own.
 
-        The others are sent again; True if no more may be sent on this connection.
+        The others are sent again, on another connection if the limit is of this one.
         """
         released = self._limits.release(batch.began, self._conversation.now)
         for held in reversed(released.again):
@@ -163,10 +163,11 @@ class RecipientReplies:
                 requeue_uncounted(self._emit, asked)
             else:
                 asked.objections.add()  # a limit may have refused it
-                self._next_batch.tests.send_again(asked)
+                self._tests.send_again(asked)
         for held in released.own:
             self._own_answer(held.asked, held.reply, held.reading)
-        return released.of_connection
+        if released.of_connection:
+            self._tenure.leave()
 
     def objects_to_terms(self, asked: PendingProbe, reading: ReplyMeaning, *, to_all: bool) -> bool:
         """Did the host refuse the terms, and may this recipient be sent again on others?
@@ -203,32 +204,28 @@ class RecipientReplies:
             return
         if reading.meaning is _NO_MAILBOX and reply.code >= 500:
             asked.target.domain.refused_as_unknown(asked.mailbox, reply)
-        self._conclude(asked, refusal_outcome(reply, reading), reading.rule)
-
-    def _conclude(self, probe: Probe, outcome: Outcome, rule: str) -> None:
-        self._confirmation.conclude(probe, outcome, rule, self._conversation.received_at)
+        outcome, now = refusal_outcome(reply, reading), self._conversation.received_at
+        self._confirmation.conclude(asked, outcome, reading.rule, now)
 
     def _test_answered(self, test: CatchAllTest, reply: SmtpReply, reading: ReplyMeaning) -> None:
         acceptance, now = acceptance_of(reply, reading), self._conversation.received_at
-        domain, controls = test.domain, self._host.controls
+        domain, controls, confirmation = test.domain, self._host.controls, self._confirmation
         if acceptance is Acceptance.SOME:
-            self._confirmation.name_refused(now)
+            confirmation.name_refused(now)
         if needs_second_test(controls, test, reply, reading):
-            self._next_batch.tests.add_second(test)
+            self._tests.add_second(test)
             controls.note_learned(domain)
             return
         if acceptance is not Acceptance.UNANSWERED:
             controls.note_tested(domain, test.mailbox, acceptance, now)
         if acceptance is Acceptance.ALL:
-            self._confirmation.see(Treatment.ACCEPTED)
-        is_watched = self._confirmation.is_at_record(
-            Treatment.ACCEPTED, now, of_list=test.deferred_start
-        )
+            confirmation.see(Treatment.ACCEPTED)
+        is_watched = confirmation.is_at_record(Treatment.ACCEPTED, now, of_list=test.deferred_start)
         if acceptance is not Acceptance.SOME and is_watched:
             for probe in domain.pop_awaiting():
                 if not probe.settled:
                     rule = deciding_rule(acceptance, probe.result.rule)
-                    self._conclude(probe, acceptance.outcome, rule)
+                    confirmation.conclude(probe, acceptance.outcome, rule, now)
         self._emit(TestEnded(domain, acceptance))
 
     def _probe_accepted(self, probe: Probe, reading: ReplyMeaning) -> None:
@@ -242,14 +239,15 @@ class RecipientReplies:
         if known is not None and not (known is Acceptance.UNASKED and probe.deferred_start):
             if probe.notes is not None:
                 probe.notes.cached.append("catch_all")
-            self._conclude(probe, known.outcome, deciding_rule(known, reading.rule))
+            rule = deciding_rule(known, reading.rule)
+            self._confirmation.conclude(probe, known.outcome, rule, now)
             return
         probe.result.accept(reading.rule)
         domain.awaiting.append(probe)
         if probe.deferred_start:
             self._emit(ClockSuspended(probe))
         if not domain.testing:
-            self._next_batch.tests.add(probe)
+            self._tests.add(probe)
 
 
 def _speaks_of_refusals(reply: SmtpReply, reading: ReplyMeaning) -> bool:

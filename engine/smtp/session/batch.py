@@ -4,13 +4,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from ...verdict import Outcome
 from ..catchall import DomainAcceptance
 from ..controls import Known, Treatment
 from ..leases.name_claims import CLAIM_S
 from ..probe import Cause, Objections, Probe
 from ..replies.rules import ReplyMeaning
 from ..tolerance.limits import Kind
-from ..wire import NOOP, Command, CommandReply
+from ..wire import Command, CommandReply
 
 
 @dataclass(slots=True, eq=False)
@@ -71,46 +72,82 @@ class Control(CatchAllTest):
 
 
 PendingProbe = Probe | CatchAllTest
+ProbeVerdict = tuple[Probe, Outcome, str]  # with the rule that decides it
+
+
+def domain_here(asked: PendingProbe) -> DomainAcceptance:
+    """What is known of its domain at this host."""
+    return asked.target.domain if isinstance(asked, Probe) else asked.domain
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRefusal:
+    """Why the server refuses a batch as a whole."""
+
+    cause: Cause
+    objection: ReplyMeaning | None = None  # what it says of RSET or MAIL
+    is_closing: bool = False  # 421 in answer to a recipient
+
+
+class BatchReplies(msgspec.Struct, eq=False):
+    """The replies to the recipients of a batch so far. Times are seconds of trio's clock."""
+
+    count: int = 0
+    unprocessed: list[CommandReply] = []  # the latest of them
+    proven: int = 0  # so many of these are proven to be their recipients'
+    first_at: float = 0.0
+    last_at: float = 0.0
+    gap_s_max: float = 0.0  # between two of them
+
+    def add(self, turn: CommandReply, received_at: float, *, proves: bool) -> None:
+        """The reply to the next recipient has come; `proves`: it names its recipient."""
+        self.unprocessed.append(turn)
+        self.count += 1
+        if received_at != self.last_at:  # replies that come together have one time
+            if not self.last_at:
+                self.first_at = received_at
+            elif received_at - self.last_at > self.gap_s_max:
+                self.gap_s_max = received_at - self.last_at
+            self.last_at = received_at
+        if proves:
+            self.proven = len(self.unprocessed)
+
+    def pop(self, count: int) -> list[CommandReply]:
+        """The oldest unprocessed ones, which are processed now."""
+        taken, self.unprocessed = self.unprocessed[:count], self.unprocessed[count:]
+        self.proven = max(0, self.proven - count)
+        return taken
+
+    def pop_all(self) -> list[CommandReply]:
+        return self.pop(len(self.unprocessed))
 
 
 class RecipientBatch(msgspec.Struct, eq=False):
-    """A batch and the replies to it so far. Times are seconds of trio's clock."""
+    """A batch, and what has become of it so far. Times are seconds of trio's clock."""
 
     sent: list[PendingProbe]
-    pipelined: bool
     reused: bool  # the connection has served a batch before
     unanswered: list[PendingProbe]
-    recipients: list[Command] = []
-    elsewhere: frozenset[Probe] = frozenset()  # of the unanswered: sent on other connections, too
+    replies: BatchReplies
+    commands: list[Command] = []
     checked: bool = False  # NOOP follows them in the same write: see Proof.begin_check()
-    check_due: bool = False  # and its reply has not come yet
-    place: int = 0  # the recipient whose reply comes next
-    proven: int = 0  # so many replies are proven to be their recipients'
-    processed: int = 0  # so many replies were taken to be processed
-    first: bool = False  # any reply at all
-    transaction: bool = False  # MAIL was accepted, so replies are about recipients
-    late: bool = False  # one of them was late
-    goodbye: bool = False  # 421 in answer to a recipient
-    refusal: Cause | None = None
-    objection: ReplyMeaning | None = None  # the meaning of the refusal of RSET or MAIL
-    exchanges: list[CommandReply] = []  # replies to recipients, not yet processed
-    accepted_unproven: int = 0  # when the connection failed: accepted, and not proven
-    judged_unproven: int = 0  # these, and those refused as no mailbox
     until: float = float("inf")  # the latest deadline of its probes: the wait for replies ends then
     began: float = 0.0
     idle_s: float = 0.0  # since the reply before the batch
-    first_at: float = 0.0
-    last_at: float = 0.0
-    gap_s_max: float = 0.0  # between two replies
+    served: bool = False  # a reply to it shows that the server serves us
+    transaction: bool = False  # MAIL was accepted, so replies are about recipients
+    late: bool = False  # one of the replies was late
+    elsewhere: frozenset[Probe] = frozenset()  # of the unanswered: sent on other connections, too
+    refusal: BatchRefusal | None = None
+
+    @property
+    def is_closing(self) -> bool:
+        """Did the server answer a recipient with 421?"""
+        return self.refusal is not None and self.refusal.is_closing
 
     def written(self, at: float) -> None:
         """The recipients are written only now: the replies to RSET and MAIL came before."""
         self.began = at
-
-    def check(self) -> None:
-        """NOOP follows the recipients in the same write."""
-        self.checked = self.check_due = True
-        self.recipients.append(NOOP)
 
     def opened(self) -> None:
         """The transaction is open: replies are about recipients."""
@@ -118,15 +155,11 @@ class RecipientBatch(msgspec.Struct, eq=False):
 
     def opening_replied(self, *, serves: bool) -> None:
         """A reply to RSET or MAIL has come. `serves`: it shows that the server serves us."""
-        self.first = self.first or serves
+        self.served = self.served or serves
 
-    def refuse(self, cause: Cause, objection: ReplyMeaning | None = None) -> None:
-        """The server refuses the batch as a whole; `objection` is what it says of RSET or MAIL."""
-        self.refusal, self.objection = cause, objection
-
-    def close(self, cause: Cause) -> None:
-        """421 in answer to a recipient."""
-        self.refusal, self.goodbye = cause, True
+    def refuse(self, refusal: BatchRefusal) -> None:
+        """The server refuses the batch as a whole."""
+        self.refusal = refusal
 
     def become_late(self) -> None:
         self.late = True
@@ -137,54 +170,19 @@ class RecipientBatch(msgspec.Struct, eq=False):
 
     def began_anew(self) -> None:
         """Count it as a batch on a reused connection without a reply."""
-        self.reused, self.first = True, False
-
-    def add_reply(self, turn: CommandReply, received_at: float, *, named: bool) -> None:
-        """The reply to the next recipient has come; `named`: it names its recipient."""
-        self.exchanges.append(turn)
-        self.place += 1
-        if received_at != self.last_at:  # replies that come together have one time
-            if not self.last_at:
-                self.first_at = received_at
-            elif received_at - self.last_at > self.gap_s_max:
-                self.gap_s_max = received_at - self.last_at
-            self.last_at = received_at
-        if named and self.transaction:
-            self.proven = self.place
-
-    def check_answered(self) -> None:
-        self.check_due = False
-
-    def pop(self, count: int) -> list[CommandReply]:
-        """The oldest unprocessed replies, which are processed now."""
-        taken, self.exchanges = self.exchanges[:count], self.exchanges[count:]
-        self.processed += len(taken)
-        return taken
-
-    def pop_all(self) -> list[CommandReply]:
-        taken, self.exchanges = self.exchanges, []
-        self.processed += len(taken)
-        return taken
+        self.reused, self.served = True, False
 
     def answer(self, count: int) -> None:
         """The oldest recipients are answered by the oldest unprocessed replies."""
-        self.first, self.processed = True, self.processed + count
-        del self.exchanges[:count]
+        self.served = True
+        del self.replies.unprocessed[:count]
         del self.unanswered[:count]
 
-    def answer_oldest(self) -> PendingProbe:
+    def answer_oldest(self) -> None:
         """The oldest recipient is answered."""
-        self.first = True
-        return self.unanswered.pop(0)
+        self.served = True
+        del self.unanswered[0]
 
     def pop_unanswered(self) -> list[PendingProbe]:
         unanswered, self.unanswered = self.unanswered, []
         return unanswered
-
-    def count_unproven(self, accepted: int, condemned: int) -> None:
-        self.accepted_unproven, self.judged_unproven = accepted, accepted + condemned
-
-
-def domain_here(asked: PendingProbe) -> DomainAcceptance:
-    """What is known of its domain at this host."""
-    return asked.target.domain if isinstance(asked, Probe) else asked.domain

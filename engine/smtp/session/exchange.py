@@ -12,13 +12,14 @@ or None if the batch is over.
 """
 
 from collections import deque
+from dataclasses import dataclass, field
 from math import inf
 
-from ...evidence import ConnectionAttempt
-from ..pairing import OutOfStep, Pairing
-from ..probe import Cause, Probe
+from ..pairing import OutOfStep
+from ..probe import Probe
 from ..replies.rules import Step
 from ..wire import (
+    NOOP,
     ClosedUnasked,
     Command,
     CommandReply,
@@ -28,9 +29,8 @@ from ..wire import (
     rcpt,
 )
 from .answers import RecipientReplies
-from .batch import PendingProbe, RecipientBatch
+from .batch import BatchRefusal, BatchReplies, PendingProbe, ProbeVerdict, RecipientBatch
 from .confirmation import Confirmation
-from .due_tests import DueTests
 from .effects import (
     BatchDone,
     ClockRestarted,
@@ -42,69 +42,30 @@ from .failure_causes import (
 from .failures import Failures
 from .host import SessionHost
 from .late_reply import LateReply
-from .next_batch import TURN_S, NextBatch, Tenure
-from .proof import Proof, ProvenVerdict
+from .proof import Proof
 from .recipient_limits import SessionLimits
 from .recorder import SessionRecorder
 from .transaction import Transaction
 
 
+@dataclass(slots=True, eq=False)
 class BatchExchange:
     """Sends the batches of one session and processes their replies."""
 
-    # Of more than 30 attributes Python keeps a dict for each object, and looks each up: 6 µs an address.
-    __slots__ = (
-        *("_address", "_aside", "_conversation", "_emit", "_host", "_opening"),
-        *(
-            "next_batch",
-            "answers",
-            "batch",
-            "batches",
-            "confirmation",
-            "error",
-            "failures",
-            "late",
-        ),
-        *("limits", "proof", "recorder", "tenure", "transaction"),
-    )
-
-    def __init__(
-        self,
-        host: SessionHost,
-        conversation: Conversation,
-        address: str,
-        preamble: list[tuple[float, bool, str]],
-        emit: Emit,
-    ) -> None:
-        self._host = host
-        self._conversation = conversation
-        self._address = address
-        self._emit = emit
-        self.recorder = recorder = SessionRecorder(conversation, preamble)
-        self.limits = limits = SessionLimits(host, host.terms.limits)
-        self.transaction = transaction = Transaction(conversation, host, limits)
-        self.proof = proof = Proof(
-            host, conversation, transaction, recorder, Pairing(host.renamings), emit
-        )
-        self.confirmation = confirmation = Confirmation(host, host.controls, emit)
-        tests = DueTests(host, emit)
-        self.next_batch = next_batch = NextBatch(
-            host, conversation, limits, transaction, proof, confirmation, tests, emit
-        )
-        self.answers = answers = RecipientReplies(
-            host, conversation, limits, transaction, next_batch, confirmation, recorder, emit
-        )
-        self.tenure = tenure = Tenure(
-            host, conversation, address, limits, next_batch, conversation.now + TURN_S
-        )
-        self.late = late = LateReply(host, conversation, proof, emit)
-        self.failures = Failures(
-            host, conversation, limits, transaction, proof, next_batch, answers, tenure, late, emit
-        )
-        self.batch = self._aside = RecipientBatch([], False, False, [])  # under way
-        self.batches = 0
-        self.error: Exception | None = None  # that ended the connection
-        self._opening: deque[Command] = deque()  # RSET and MAIL, as far as they are unanswered
+    _host: SessionHost
+    _conversation: Conversation
+    limits: SessionLimits
+    transaction: Transaction
+    proof: Proof
+    confirmation: Confirmation
+    answers: RecipientReplies
+    late: LateReply
+    failures: Failures
+    recorder: SessionRecorder
+    _emit: Emit
+    batch: RecipientBatch  # under way, or the latest
+    batches: int = 0
+    _opening: deque[Command] = field(default_factory=deque)  # RSET and MAIL, while unanswered
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -113,33 +74,24 @@ class BatchExchange:
         conversation = self._conversation
         batch = self._begin(asked, in_transaction=not opens)
         if not opens:
-            conversation.send(*batch.recipients)
+            conversation.send(*batch.commands)
             return conversation.deadline(batch.until, self._host.times.late_s)
         opening = self.transaction.open(asked)
         self._opening.extend(opening)
-        if batch.pipelined:
-            conversation.send(*opening, *batch.recipients)
+        if conversation.offer.pipelining:
+            conversation.send(*opening, *batch.commands)
         else:
             conversation.send(opening[0])
         return conversation.deadline(batch.until)
 
-    def _opened(self, batch: RecipientBatch) -> float:
-        """The replies to RSET and MAIL are there."""
-        if not batch.pipelined:
-            self._conversation.send(*batch.recipients)
-            batch.written(self._conversation.now)
-        if batch.refusal is None:
-            batch.opened()
-        return self.late.until(batch)
-
     def _begin(self, asked: list[PendingProbe], *, in_transaction: bool) -> RecipientBatch:
         """Begin a batch of these: none of its recipients is answered."""
         host, conversation, pairing = self._host, self._conversation, self.proof.pairing
-        offer, now, reused, until = conversation.offer, conversation.now, self.batches > 0, 0.0
+        now, reused, until = conversation.now, self.batches > 0, 0.0
         has_tests = False
-        recipients: list[Command] = []
+        commands: list[Command] = []
         for each in asked:
-            recipients.append(rcpt(each.mailbox))
+            commands.append(rcpt(each.mailbox))
             pairing.add(each.mailbox)
             if not isinstance(each, Probe):
                 has_tests = True
@@ -155,30 +107,31 @@ class BatchExchange:
                 until = deadline
             each.attempts.begin()
             if each.notes is not None:
-                attempt = ConnectionAttempt(host.identity.name, self._address, "answered")
-                self.recorder.record_start(each, attempt, reused=reused)
+                self.recorder.record_start(each, reused=reused)
+        checked = len(asked) > 1 and not has_tests and self.proof.begin_check()
+        if checked:
+            commands.append(NOOP)
         batch = self.batch = RecipientBatch(
             asked,
-            offer.pipelining,
             reused,
             asked[:],
-            recipients,
+            BatchReplies(),
+            commands,
+            checked,
+            until or inf,
+            now,
+            now - conversation.received_at,
             transaction=in_transaction,
-            until=until or inf,
-            began=now,
-            idle_s=now - conversation.received_at,
         )
         self.batches += 1
-        if in_transaction and offer.domains_max is not None:
+        if in_transaction and conversation.offer.domains_max is not None:
             self.transaction.join(asked)
         self.limits.send(asked, now)
-        if len(asked) > 1 and not has_tests and self.proof.begin_check():
-            batch.check()
         return batch
 
     def _receive_opening(self, batch: RecipientBatch) -> float | None:
         """Process the replies to RSET and MAIL; returns as receive()."""
-        conversation = self._conversation
+        conversation, is_pipelined = self._conversation, self._conversation.offer.pipelining
         while self._opening:
             before = conversation.opening_reply
             turn = conversation.next_exchange()
@@ -187,13 +140,17 @@ class BatchExchange:
                 return conversation.deadline(batch.until)
             self._opening.popleft()
             self._opening_replied(turn, before, batch)
-            if batch.refusal is not None and (turn.reply.code == 421 or not batch.pipelined):
+            if batch.refusal is not None and (turn.reply.code == 421 or not is_pipelined):
                 self._opening.clear()
-                self._refused(batch, batch.refusal)
-                return None
-            if self._opening and not batch.pipelined:
+                return self._end_batch(batch)
+            if self._opening and not is_pipelined:
                 conversation.send(self._opening[0])
-        until = self._opened(batch)
+        if not is_pipelined:
+            conversation.send(*batch.commands)
+            batch.written(conversation.now)
+        if batch.refusal is None:
+            batch.opened()
+        until = self.late.until(batch)
         return self.receive() if conversation.unread else until
 
     def _opening_replied(
@@ -208,7 +165,7 @@ class BatchExchange:
         batch.opening_replied(serves=turn.command.verb == "MAIL" and reply.positive)
         if not reply.positive and batch.refusal is None:
             objection = self._host.read(Step.MAIL, reply)
-            batch.refuse(refused_command(turn, objection), objection)
+            batch.refuse(BatchRefusal(refused_command(turn, objection), objection))
 
     # -- receiving -----------------------------------------------------------------------------
 
@@ -219,33 +176,31 @@ class BatchExchange:
             return self._await_quiet()
         if self._opening:
             return self._receive_opening(batch)
-        asked, proof = batch.sent, self.proof
+        asked, proof, replies = batch.sent, self.proof, batch.replies
         turn, last = conversation.next_exchange(), len(asked) - 1
         if turn is None:
             conversation.check_clock(batch.until)
-        while turn is not None and batch.place <= last:
-            place, reply = batch.place, turn.reply
+        while turn is not None and replies.count <= last:
+            place, reply = replies.count, turn.reply
             named = reply is not proof.pairing.nameless and proof.names(asked[place], reply, batch)
             if not (place or self.limits.in_transaction):
                 proof.suspect_repeated(reply, conversation.opening_reply)
             if reply.code == 421 and conversation.unread:
                 self._read_behind_goodbye(asked[place], turn, batch)
-            batch.add_reply(turn, conversation.received_at, named=named)
+            replies.add(turn, conversation.received_at, proves=named and batch.transaction)
             if self.late.is_late:
                 self.late.has_come(accepted=reply.positive)
             if reply.code == 421:
                 return self._batch_answered(batch)
-            more = place < last or batch.check_due
-            turn = conversation.next_exchange() if more else None
+            turn = conversation.next_exchange() if conversation.unanswered else None
         if turn is not None:
             proof.judge_check(turn, batch)
-            batch.check_answered()
-        if batch.place > last and not batch.check_due:
+        if not conversation.unanswered:
             if conversation.unread:
                 proof.refuse_surplus()
             return self._batch_answered(batch)
         # Only what is proven by a reply that names its recipient is processed before the others.
-        if batch.proven > batch.processed:
+        if replies.proven:
             self._process_proven(batch)
         return self.late.until(batch)
 
@@ -264,16 +219,16 @@ class BatchExchange:
             if behind is not None and not named and behind.reply.code != 421:
                 raise OutOfStep("a reply behind 421")
         except RemoteProtocolError:
-            batch.add_reply(goodbye, conversation.received_at, named=False)
+            batch.replies.add(goodbye, conversation.received_at, proves=False)
             raise
         if behind is not None and named:
-            batch.add_reply(behind, conversation.received_at, named=True)
+            batch.replies.add(behind, conversation.received_at, proves=batch.transaction)
             raise ClosedUnasked(f"closed by the server: 421 {goodbye.reply.text[:80]}")
 
     def _process_proven(self, batch: RecipientBatch) -> None:
         """Process what a reply that names its recipient proves: itself and all before it."""
         self.settle_proven()
-        self._process(batch, batch.pop(batch.proven - batch.processed))
+        self._process(batch, batch.replies.pop(batch.replies.proven))
 
     def _batch_answered(self, batch: RecipientBatch) -> float | None:
         """All replies of a batch are there. Hold back what is not proven yet.
@@ -281,23 +236,24 @@ class BatchExchange:
         A usual reply means only a verdict, so the conversation goes on. Any other reply decides
         which command is next: then a silence has to prove the replies first.
         """
-        proof = self.proof
-        if batch.proven > batch.processed:
+        proof, replies = self.proof, batch.replies
+        if replies.proven:
             self._process_proven(batch)
+        last_is_proven = not replies.unprocessed
         if not batch.transaction:
             self.failures.drop_replies(batch)
-        if batch.proven and batch.proven == batch.place:
+        if last_is_proven:
             proof.named()
         else:
             proof.expect_surplus(batch)
         silent = self._conversation.silent_s >= proof.quiet_s
-        if batch.exchanges and silent and not proof.is_suspect:
+        if replies.unprocessed and silent and not proof.is_suspect:
             self.settle_proven()
-            self._process(batch, batch.pop_all())
+            self._process(batch, replies.pop_all())
             return self._end_batch(batch)
-        if batch.exchanges:
-            held: list[ProvenVerdict] = []
-            for asked, turn in zip(batch.unanswered, batch.exchanges, strict=False):
+        if replies.unprocessed:
+            held: list[ProbeVerdict] = []
+            for asked, turn in zip(batch.unanswered, replies.unprocessed, strict=False):
                 verdict = self.answers.usual(asked, turn, batch)
                 if verdict is None:
                     break
@@ -305,12 +261,12 @@ class BatchExchange:
             if held:
                 batch.answer(len(held))
                 proof.hold(held, self._conversation.received_at)
-        return proof.begin_quiet() if batch.exchanges else self._end_batch(batch)
+        return proof.begin_quiet() if replies.unprocessed else self._end_batch(batch)
 
     def _process(self, batch: RecipientBatch, turns: list[CommandReply]) -> None:
         """Process the replies to the oldest recipients."""
         if not turns or not batch.transaction:
-            return
+            return None
         answers, now = self.answers, self._conversation.received_at
         for turn in turns:
             asked = batch.unanswered[0]
@@ -321,20 +277,18 @@ class BatchExchange:
                 batch.answer_oldest()
                 self.confirmation.conclude(*verdict, now)
         if self.limits.held and not batch.unanswered:
-            self.settle_limited()
-
-    def settle_limited(self) -> None:
-        """The batch is over: what was a limit, and what the recipients' own?"""
-        if self.answers.settle_limited(self.batch):
-            self.tenure.leave()
+            answers.settle_limited(batch)
 
     def _end_batch(self, batch: RecipientBatch) -> float | None:
+        """All its replies are processed, or it is refused as a whole."""
         if batch.refusal is not None:
-            self._refused(batch, batch.refusal)
+            if self.failures.refused(batch, batch.refusal.cause):
+                self.batches -= 1
             return None
-        gaps, began, first_at = batch.place - 1, batch.began, batch.first_at
-        gap_s = (batch.last_at - first_at) / gaps if gaps > 0 else -1.0
-        self._emit(BatchDone(batch.last_at - began, gap_s, first_at - began))
+        replies, began = batch.replies, batch.began
+        gaps, first_at = replies.count - 1, replies.first_at
+        gap_s = (replies.last_at - first_at) / gaps if gaps > 0 else -1.0
+        self._emit(BatchDone(replies.last_at - began, gap_s, first_at - began))
         return None
 
     def _await_quiet(self) -> float | None:
@@ -343,43 +297,32 @@ class BatchExchange:
         if until is not None:
             return until
         self.settle_proven()
-        if not batch.exchanges:
+        if not batch.replies.unprocessed:
             return None
-        self._process(batch, batch.pop_all())
+        self._process(batch, batch.replies.pop_all())
         return self._end_batch(batch)
 
     def settle_proven(self) -> None:
         """The pairing is proven: settle the held verdicts."""
         now = self._conversation.received_at
-        for verdict in self.proof.release():
+        for verdict in self.proof.release(is_proven=True):
             self.confirmation.conclude(*verdict, now)
 
-    # -- what is set aside, fails or is late ---------------------------------------------------
+    # -- what else ends it -----------------------------------------------------------------------
 
-    def set_aside(self, waiting: RecipientBatch) -> None:
-        """These recipients wait for something else than replies to RCPT."""
-        self._aside, self.batch = self.batch, waiting
-
-    def resume_batch(self) -> RecipientBatch:
-        """That is over; returns the recipients that waited."""
-        waiting, self.batch = self.batch, self._aside
-        return waiting
+    def await_tls(self, waiting: RecipientBatch) -> None:
+        """STARTTLS follows. These recipients wait for it, in the place of the batch before."""
+        self.batch = waiting
 
     def connection_failed(self, error: Exception) -> None:
         """The connection failed with one of `CONNECTION_ERRORS`: end the batch accordingly.
 
         A reply that names its recipient counts, whatever followed it.
         """
-        self.error = error
         self._opening.clear()
-        if self.batch.proven > self.batch.processed:
+        if self.batch.replies.proven:
             self._process_proven(self.batch)
         if not (isinstance(error, RemoteProtocolError | ClosedUnasked) or self.proof.is_suspect):
             self.settle_proven()  # silence, or the end: no surplus reply was on its way
         if self.failures.connection_failed(self.batch, error):
-            self.batches -= 1
-
-    def _refused(self, batch: RecipientBatch, cause: Cause) -> None:
-        """The batch is refused as a whole."""
-        if self.failures.refused(batch, cause):
             self.batches -= 1

@@ -79,15 +79,6 @@ def refusal_outcome(reply: SmtpReply, reading: ReplyMeaning) -> Outcome:
 # -- which probes are sent again, fail over or are settled --------------------------------
 
 
-def return_unsent(emit: Emit, asked: Sequence[PendingProbe]) -> None:
-    """These were picked and not sent."""
-    for each in reversed(asked):
-        if isinstance(each, Probe):
-            emit(Requeued(each))
-        else:
-            leave_untested(emit, each)
-
-
 def fail_unanswered(
     emit: Emit,
     unanswered: Collection[PendingProbe],
@@ -117,12 +108,12 @@ def fail_unanswered(
             if head or not batch.transaction:
                 probe.objections.add()
             requeue_uncounted(emit, probe)
-        elif reused and not batch.first and not probe.attempts.retried:
+        elif reused and not batch.served and not probe.attempts.retried:
             probe.attempts.retry()
             emit(Requeued(probe))
         elif not batch.transaction:
             emit(FailedOver(probe, cause))
-        elif head and (cause.outcome is Outcome.TIMED_OUT or batch.goodbye):
+        elif head and (cause.outcome is Outcome.TIMED_OUT or batch.is_closing):
             emit(Settled(probe, cause.outcome, cause.rule))
         elif head or probe.attempts.exhausted:
             emit(FailedOver(probe, cause))

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from ...verdict import Outcome
 from ..pairing import NamesAnother
 from ..probe import Cause
 from ..replies.rules import Step
@@ -24,13 +23,12 @@ from .failure_causes import (
     cause_of,
     expire_unanswered,
     fail_unanswered,
-    refusal_outcome,
     requeue_doubted,
     requeue_rerouted,
 )
 from .host import SessionHost
 from .late_reply import LateReply
-from .next_batch import NextBatch, Tenure
+from .next_batch import Tenure, Unsent
 from .proof import Proof
 from .recipient_limits import SessionLimits
 from .transaction import Transaction
@@ -45,7 +43,7 @@ class Failures:
     _limits: SessionLimits
     _transaction: Transaction
     _proof: Proof
-    _next_batch: NextBatch
+    _unsent: Unsent
     _answers: RecipientReplies
     _tenure: Tenure
     _late: LateReply
@@ -55,10 +53,13 @@ class Failures:
         """The connection failed with one of `CONNECTION_ERRORS`; returns as refused()."""
         step = Step.RCPT if batch.transaction else Step.MAIL
         gave_way = isinstance(error, Rerouted)
-        cause = batch.refusal or (REROUTED if gave_way else cause_of(error, step))
+        cause = REROUTED if gave_way else cause_of(error, step)
+        if batch.refusal is not None:
+            cause = batch.refusal.cause
+        self._tenure.fail()
         if not batch.transaction:
             self.drop_replies(batch)
-        self._count_unproven(batch)
+        self._limits.count_unproven(batch.replies.unprocessed, self._conversation.received_at)
         self._distrust_pairing(batch, cause, error)
         if gave_way:  # give up the late reply: queue its probe again, behind all others
             self._tenure.leave()
@@ -72,21 +73,8 @@ class Failures:
 
     def drop_replies(self, batch: RecipientBatch) -> None:
         """Replies that follow a refused MAIL mean nothing for their recipients."""
-        replies = [turn.reply for turn in batch.pop_all()]
+        replies = [turn.reply for turn in batch.replies.pop_all()]
         self._limits.count_dropped(replies, self._conversation.received_at)
-
-    def _count_unproven(self, batch: RecipientBatch) -> None:
-        """The connection failed within the batch: some of its recipients were judged, it seems."""
-        replies, now = [turn.reply for turn in batch.exchanges], self._conversation.received_at
-        outcomes = [
-            refusal_outcome(reply, self._host.read(Step.RCPT, reply))
-            for reply in replies
-            if not reply.positive
-        ]
-        accepted = len(replies) - len(outcomes)
-        batch.count_unproven(accepted, outcomes.count(Outcome.UNDELIVERABLE))
-        for reply in replies:
-            self._limits.count_answer(now, refused=reply.code >= 500)
 
     def _distrust_pairing(self, batch: RecipientBatch, cause: Cause, error: Exception) -> None:
         """Requeue what was answered and is not proven, once; after that it is unknown.
@@ -96,8 +84,10 @@ class Failures:
         well, and those behind it have no share in it.
         """
         self._proof.distrust()
-        doubted: list[PendingProbe] = [*self._proof.drop()]
-        doubted += [batch.unanswered.pop(0) for _ in batch.pop_all()]
+        doubted: list[PendingProbe] = [
+            probe for probe, _, _ in self._proof.release(is_proven=False)
+        ]
+        doubted += [batch.unanswered.pop(0) for _ in batch.replies.pop_all()]
         if isinstance(error, NamesAnother) and batch.transaction:
             doubted.append(batch.unanswered.pop(0))
             behind = batch.pop_unanswered()
@@ -113,11 +103,12 @@ class Failures:
 
         True if that is every recipient: then no recipient was served by it.
         """
-        if batch.objection is not None and not batch.goodbye:
+        objection = None if batch.refusal is None else batch.refusal.objection
+        if objection is not None:
             refused = batch.pop_unanswered()
             for asked in refused:
-                if self._answers.objects_to_terms(asked, batch.objection, to_all=True):
-                    self._next_batch.send_again(asked)
+                if self._answers.objects_to_terms(asked, objection, to_all=True):
+                    self._unsent.send_again(asked)
                 else:
                     batch.unanswered.append(asked)
             if refused and not batch.unanswered:
@@ -142,13 +133,14 @@ class Failures:
         self._tenure.leave()
         emit, reused = self._emit, batch.reused
         early = failure and not (reused or batch.transaction or self._transaction.smtputf8)
-        hung_up = batch.goodbye or (batch.transaction and cause.hung_up)
-        emit(SessionFailed(cause, early, self._late.is_late, at_recipient=batch.goodbye or limited))
+        is_closing = batch.is_closing
+        hung_up = is_closing or (batch.transaction and cause.hung_up)
+        emit(SessionFailed(cause, early, self._late.is_late, at_recipient=is_closing or limited))
         silent_or_garbled = batch.transaction and cause.rule in (REROUTED.rule, GARBLED_RULE)
         fruitful = self._answers.fruitful or limited
         if (hung_up or silent_or_garbled) and batch.unanswered and not fruitful:
             emit(Barren(cause, domain_here(batch.unanswered[0])))
-        if reused and not batch.first:
+        if reused and not batch.served:
             emit(IdledTooLong())
         unanswered = batch.pop_unanswered()
         fail_unanswered(emit, unanswered, batch, cause, limited=limited)

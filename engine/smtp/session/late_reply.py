@@ -54,7 +54,7 @@ class LateReply:
 
     def _may_reroute(self, batch: RecipientBatch) -> bool:
         """Once for each probe; a test is not sent again."""
-        answered = len(batch.exchanges)
+        answered = len(batch.replies.unprocessed)
         if self._host.clocks.patient or answered >= len(batch.unanswered):
             return False
         oldest = batch.unanswered[answered]
@@ -73,7 +73,7 @@ class LateReply:
         if self._host.clocks.patient:
             return
         self._proof.requeue_held()
-        answered = len(batch.exchanges)
+        answered = len(batch.replies.unprocessed)
         for place, asked in reversed(list(enumerate(batch.unanswered))):
             if place == answered or asked in batch.elsewhere:
                 continue
@@ -82,5 +82,5 @@ class LateReply:
             elif not asked.settled:
                 batch.send_elsewhere(asked)
                 requeue_uncounted(self._emit, asked)
-        accepted = sum(turn.reply.positive for turn in batch.exchanges)
+        accepted = sum(turn.reply.positive for turn in batch.replies.unprocessed)
         self._emit(BecameLate(self._conversation, accepted))

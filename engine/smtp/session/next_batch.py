@@ -1,6 +1,7 @@
 """The next recipients of a session: a control that is due, else listed ones, then tests.
 
-And for how long: until it leaves, is spent, or its permit is needed elsewhere.
+What is picked and not sent, and what is to be sent again, waits here (`Unsent`). And here is for how
+long the session goes on: until it leaves, is spent, or its permit is needed elsewhere (`Tenure`).
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from .batch import CatchAllTest, PendingProbe, domain_here
 from .confirmation import Confirmation
 from .due_tests import DueTests
 from .effects import Emit, Requeued, Settled, TurnedAway
-from .failure_causes import leave_untested, return_unsent
+from .failure_causes import leave_untested
 from .host import SessionHost
 from .proof import Proof
 from .recipient_limits import RECIPIENTS_MAX, SessionLimits
@@ -28,8 +29,103 @@ TURN_CHECK_S = 0.1  # after that, between two checks whether any does
 
 
 @dataclass(slots=True, eq=False)
+class Tenure:
+    """Whether one session may send more, and whether it is to leave."""
+
+    _host: SessionHost
+    _conversation: Conversation
+    _address: str
+    _limits: SessionLimits
+    _tests: DueTests
+    _turn_ends: float
+    is_leaving: bool = False  # it sends QUIT as soon as nothing is unanswered
+    permit_lost: bool = False  # its task is about to be cancelled
+    has_failed: bool = False  # its connection did
+
+    def leave(self) -> None:
+        self.is_leaving = True
+
+    def lose_permit(self) -> None:
+        """Its task is about to be cancelled: then what is unanswered is requeued."""
+        self.is_leaving = self.permit_lost = True
+
+    def fail(self) -> None:
+        """Its connection failed: nothing more is sent on it."""
+        self.has_failed = True
+
+    @property
+    def spent(self) -> bool:
+        """No more recipients may be sent on this connection."""
+        limits = self._limits
+        return (
+            limits.left_here(self._conversation.now) <= 0
+            or limits.recipients >= RECIPIENTS_MAX - (not self._tests.due)  # the last is a test's
+        )
+
+    def may_continue(self, now: float) -> bool:
+        """May it send another batch? Leaves if the permit is needed elsewhere."""
+        if not self.is_leaving and now > self._turn_ends:
+            self._turn_ends = now + TURN_CHECK_S
+            self.is_leaving = self._host.is_needed_elsewhere(self._address)
+        return not self.is_leaving
+
+
+@dataclass(slots=True, eq=False)
+class Unsent:
+    """The recipients that a session has picked and not sent, or is to send again."""
+
+    _tests: DueTests
+    _tenure: Tenure
+    _emit: Emit
+    again: list[PendingProbe] = field(
+        default_factory=list
+    )  # refused for the terms, to be sent on others
+    set_aside: list[PendingProbe] = field(
+        default_factory=list
+    )  # picked for a transaction of their own
+
+    def send_again(self, asked: PendingProbe) -> None:
+        """It was refused for the terms: it is sent again, on others."""
+        self.again.append(asked)
+
+    def keep(self, asked: list[PendingProbe]) -> None:
+        """These need another transaction, before which the held verdicts are proven."""
+        self.set_aside = asked
+
+    def pop_set_aside(self) -> list[PendingProbe]:
+        """Those of them that are not settled meanwhile."""
+        asked, self.set_aside = [each for each in self.set_aside if not each.settled], []
+        return asked
+
+    def pop_again(self) -> list[PendingProbe]:
+        again, self.again = self.again, []
+        return again
+
+    def requeue_again(self) -> None:
+        """Queue the recipients that wait for other terms first; it is the same conversation."""
+        for asked in reversed(self.pop_again()):
+            if isinstance(asked, Probe):
+                asked.attempts.undo()
+                self._emit(Requeued(asked))
+            elif asked.domain.awaiting:
+                self._tests.send_again(asked)
+            else:  # it comes anew, behind a real one
+                leave_untested(self._emit, asked)
+
+    def return_unsent(self, asked: Sequence[PendingProbe]) -> None:
+        """This session can't send these: it ends, and another one will."""
+        if asked:
+            self._tenure.leave()
+        for each in reversed(asked):
+            if isinstance(each, Probe):
+                self._emit(Requeued(each))
+            else:
+                leave_untested(self._emit, each)
+
+
+@dataclass(slots=True, eq=False)
 class NextBatch:
-    """The choice of a session's next batch, and what it has picked and not sent."""
+    """The choice of a session's next batch."""
 
     _host: SessionHost
     _conversation: Conversation
@@ -38,17 +134,11 @@ class NextBatch:
     _proof: Proof
     _confirmation: Confirmation
     tests: DueTests
+    _tenure: Tenure
     _emit: Emit
-    again: list[PendingProbe] = field(
-        default_factory=list
-    )  # refused for the terms, to be sent on others
-    set_aside: list[PendingProbe] = field(
-        default_factory=list
-    )  # picked for a transaction of their own
     # What finds no budget left before the host is seen to judge: see _admits().
     _unproven: Probe | CatchAllTest | None = None
     has_ended_some: bool = False  # the latest pick, unsent: others may wait in their place
-    is_over: bool = False  # the session can't send what waits: another one will
 
     # -- picking -------------------------------------------------------------------------------
 
@@ -181,7 +271,8 @@ class NextBatch:
             tests = len(self.tests.due) + len(untested)
             if limits.recipients + len(asked) + 1 + tests > recipients_max:
                 self._emit(Requeued(probe))  # its domain's test would not fit here
-                self.is_over = self.is_over or not (asked or self.tests.due)
+                if not (asked or self.tests.due):
+                    self._tenure.leave()
                 break
             if probe.smtputf8 and not self._conversation.offer.smtputf8:
                 self.has_ended_some = True
@@ -294,83 +385,3 @@ class NextBatch:
         """May this random name be sent beside so many others?"""
         room = self._host.tolerance.room_for_name(test.kind, test.asker, now, test.patience_s)
         return room > besides and self._is_ours(test, now)
-
-    # -- what is not sent here -----------------------------------------------------------------
-
-    def send_again(self, asked: PendingProbe) -> None:
-        """It was refused for the terms: it is sent again, on others."""
-        self.again.append(asked)
-
-    def keep(self, asked: list[PendingProbe]) -> None:
-        """These need another transaction, before which the held verdicts are proven."""
-        self.set_aside = asked
-
-    def pop_set_aside(self) -> list[PendingProbe]:
-        """Those of them that are not settled meanwhile."""
-        asked, self.set_aside = [each for each in self.set_aside if not each.settled], []
-        return asked
-
-    def pop_again(self) -> list[PendingProbe]:
-        again, self.again = self.again, []
-        return again
-
-    def requeue_again(self) -> None:
-        """Queue the recipients that wait for other terms first; it is the same conversation."""
-        for asked in reversed(self.pop_again()):
-            if isinstance(asked, Probe):
-                asked.attempts.undo()
-                self._emit(Requeued(asked))
-            elif asked.domain.awaiting:
-                self.tests.send_again(asked)
-            else:  # it comes anew, behind a real one
-                leave_untested(self._emit, asked)
-
-    def return_unsent(self, asked: Sequence[PendingProbe]) -> None:
-        """This session can't send these: it ends, and another one will."""
-        self.is_over = self.is_over or bool(asked)
-        return_unsent(self._emit, asked)
-
-
-@dataclass(slots=True, eq=False)
-class Tenure:
-    """Whether one session may send more, and whether it is to leave."""
-
-    _host: SessionHost
-    _conversation: Conversation
-    _address: str
-    _limits: SessionLimits
-    _next_batch: NextBatch
-    _turn_ends: float
-    _leaving: bool = False
-    permit_lost: bool = False  # its task is about to be cancelled
-
-    @property
-    def is_leaving(self) -> bool:
-        """It sends QUIT as soon as nothing is unanswered."""
-        return self._leaving or self._next_batch.is_over
-
-    def leave(self) -> None:
-        self._leaving = True
-
-    def lose_permit(self) -> None:
-        """Its task is about to be cancelled: then what is unanswered is requeued."""
-        self._leaving = self.permit_lost = True
-
-    @property
-    def spent(self) -> bool:
-        """No more recipients may be sent on this connection."""
-        limits = self._limits
-        return (
-            limits.left_here(self._conversation.now) <= 0
-            or limits.recipients
-            >= RECIPIENTS_MAX - (not self._next_batch.tests.due)  # the last is a test's
-        )
-
-    def may_continue(self, now: float) -> bool:
-        """May it send another batch? Leaves if the permit is needed elsewhere."""
-        if self._leaving or self._next_batch.is_over:
-            return False
-        if now > self._turn_ends:
-            self._turn_ends = now + TURN_CHECK_S
-            self._leaving = self._host.is_needed_elsewhere(self._address)
-        return not self._leaving

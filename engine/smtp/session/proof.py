@@ -7,7 +7,6 @@ A silence proves them, and NOOP before it where the host may owe a reply.
 from dataclasses import dataclass, field
 from math import inf
 
-from ...verdict import Outcome
 from .. import wire
 from ..pairing import (
     DEADLINE_MARGIN_S,
@@ -29,7 +28,7 @@ from ..wire import (
     SmtpReply,
     Stage,
 )
-from .batch import CatchAllTest, PendingProbe, RecipientBatch
+from .batch import CatchAllTest, PendingProbe, ProbeVerdict, RecipientBatch
 from .effects import Emit, HeldBack, Proven
 from .failure_causes import requeue_uncounted
 from .host import SessionHost
@@ -38,8 +37,6 @@ from .transaction import RESETS_MAX, Transaction
 
 PROMPT_S = 600.0  # after a prompt refusal the host is not expected to be slow to refuse
 NOT_IMPLEMENTED = range(500, 505)  # replies of a host that does not implement NOOP
-
-ProvenVerdict = tuple[Probe, Outcome, str]
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +49,7 @@ class Proof:
     _recorder: SessionRecorder
     pairing: Pairing
     _emit: Emit
-    held: list[ProvenVerdict] = field(
+    held: list[ProbeVerdict] = field(
         default_factory=list
     )  # until the replies are proven to match their commands
     prove_by: float = inf  # when the session must wait in silence
@@ -115,7 +112,7 @@ class Proof:
 
     def _may_owe_refusal(self, batch: RecipientBatch) -> bool:
         """Was a random address, or the last of several, accepted by a host that is slow to refuse?"""
-        turns = batch.exchanges
+        turns = batch.replies.unprocessed
         if batch.checked or not turns or not self.is_slow_to_refuse():
             return False
         return (len(batch.sent) > 1 and turns[-1].reply.positive) or any(
@@ -131,8 +128,8 @@ class Proof:
         """
         usual_s, gap_s, first_s = (
             self._host.times.usual_s,
-            batch.gap_s_max,
-            batch.first_at - batch.began,
+            batch.replies.gap_s_max,
+            batch.replies.first_at - batch.began,
         )
         if usual_s > QUIET_S and first_s < EARLY * usual_s:
             self._early_s = first_s
@@ -146,7 +143,7 @@ class Proof:
 
     # -- the silence ---------------------------------------------------------------------------
 
-    def hold(self, verdicts: list[ProvenVerdict], now: float) -> None:
+    def hold(self, verdicts: list[ProbeVerdict], now: float) -> None:
         """Hold back these verdicts, at least one, of replies that came at `now`."""
         prove_by = self.prove_by if self.held else now + HELD_S
         for probe, _, _ in verdicts:
@@ -241,29 +238,22 @@ class Proof:
 
     # -- the end of what is held ---------------------------------------------------------------
 
-    def release(self) -> list[ProvenVerdict]:
-        """The pairing is proven: return the verdicts that were held."""
-        if self._early_s or self.pairing.renamed:
+    def release(self, *, is_proven: bool) -> list[ProbeVerdict]:
+        """Hold nothing back any more: return the verdicts that were held, and are proven or not."""
+        if is_proven and (self._early_s or self.pairing.renamed):
             self._emit(Proven(self._early_s, self.pairing.pop_renamed()))
             self._early_s = 0.0
-        return self._release()
-
-    def drop(self) -> list[Probe]:
-        """There will be no proof: return the probes whose verdicts were held."""
-        return [probe for probe, _, _ in self._release()]
-
-    def requeue_held(self) -> None:
-        """There will be no proof: queue the held probes for another connection."""
-        for probe in reversed(self.drop()):
-            if not probe.settled:
-                requeue_uncounted(self._emit, probe)
-
-    def _release(self) -> list[ProvenVerdict]:
         verdicts, self.quiet_s = self.held, QUIET_S
         if verdicts:
             self.held, self.prove_by = [], inf
             self._emit(HeldBack(-len(verdicts)))
         return verdicts
+
+    def requeue_held(self) -> None:
+        """There will be no proof: queue the held probes for another connection."""
+        for probe, _, _ in reversed(self.release(is_proven=False)):
+            if not probe.settled:
+                requeue_uncounted(self._emit, probe)
 
     def distrust(self) -> None:
         """The connection failed: a reply that came early proves nothing any more."""

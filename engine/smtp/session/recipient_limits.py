@@ -21,9 +21,9 @@ from ..limits import (
     alike,
 )
 from ..probe import OBJECTIONS_MAX, Cause, Probe
-from ..replies.rules import Meaning, ReplyMeaning
+from ..replies.rules import Meaning, ReplyMeaning, Step
 from ..tolerance.limits import Kind
-from ..wire import SmtpReply
+from ..wire import CommandReply, SmtpReply
 from .batch import PendingProbe, RecipientBatch
 from .failure_causes import refusal_outcome
 from .host import SessionHost
@@ -81,6 +81,8 @@ class SessionLimits:
     in_transaction: int = 0  # recipients of the transaction under way
     _before: tuple[int, int] = (0, 0)  # refusals and unjudged when it began
     _served: int = 0  # transactions before it with a recipient that was judged
+    # When the connection failed: recipients accepted and not proven, and these with those condemned.
+    _unproven: tuple[int, int] = (0, 0)
 
     def begin_transaction(self) -> None:
         self._served += self.in_transaction > self._unjudged - self._before[1]
@@ -92,22 +94,15 @@ class SessionLimits:
         """How many recipients this connection accepted, or refused as no mailbox."""
         return self.recipients - self._unjudged
 
-    @property
-    def refusals_allowed(self) -> int:
-        """How many more recipients may be refused in this session."""
-        of_host = self._host.tolerance.known.session_max - self._refused
-        of_session = REFUSALS_MAX - self.refusals
-        return of_host if of_host < of_session else of_session
-
     def left_here(self, now: float) -> int:
         """How many recipients it may still have under way, as far as the session decides.
 
         One place is kept for a control where verdicts may have to be confirmed.
         """
         left = self._host.tolerance.budget.session_window(self._refused)
-        of_session = REFUSALS_MAX - self.refusals - self._host.controls.may_be_due(now)
-        if of_session < left:
-            left = of_session
+        of_session = REFUSALS_MAX - self.refusals
+        if of_session <= left:
+            left = of_session - self._host.controls.may_be_due(now)
         recipients = self.of_host.per_connection - self.recipients
         return recipients if recipients < left else left
 
@@ -115,7 +110,7 @@ class SessionLimits:
         """Is there room for one more recipient, which the host `accepted` before, or refused?"""
         if self.recipients >= self.of_host.per_connection or self.refusals >= REFUSALS_MAX:
             return False
-        return accepted or self.refusals_allowed > 0
+        return accepted or self._refused < self._host.tolerance.known.session_max
 
     def send(self, asked: Sequence[PendingProbe], now: float) -> None:
         """These are sent; what the batch before left unanswered is not counted any more."""
@@ -159,6 +154,18 @@ class SessionLimits:
         for reply in replies:
             self.refusals += not reply.positive
             self.count_answer(now)
+
+    def count_unproven(self, turns: Sequence[CommandReply], now: float) -> None:
+        """The connection failed before these were proven: some recipients were judged, it seems."""
+        outcomes = [
+            refusal_outcome(turn.reply, self._host.read(Step.RCPT, turn.reply))
+            for turn in turns
+            if not turn.reply.positive
+        ]
+        for turn in turns:
+            self.count_answer(now, refused=turn.reply.code >= 500)
+        accepted = len(turns) - len(outcomes)
+        self._unproven = accepted, accepted + outcomes.count(_UNDELIVERABLE)
 
     def may_be_limit(
         self,
@@ -261,18 +268,19 @@ class SessionLimits:
         limits.observe(Scope.CONNECTION, seen)
         return True
 
-    def ended_by_limit(self, cause: Cause, received: RecipientBatch, now: float) -> bool:
+    def ended_by_limit(self, cause: Cause, batch: RecipientBatch, now: float) -> bool:
         """Did the host close, or refuse a further transaction, after it had judged recipients?"""
-        if not cause.hung_up and received.refusal is None:
+        if not cause.hung_up and batch.refusal is None:
             return False
-        judged = self.judged + received.judged_unproven
+        accepted, judged = self._unproven
+        judged += self.judged
         if not judged:
             return False
-        if received.idle_s > IDLE_CLOSE_S and received.place <= received.goodbye:
+        if batch.idle_s > IDLE_CLOSE_S and batch.replies.count <= batch.is_closing:
             return False
-        accepted = self.recipients - self.refusals + received.accepted_unproven
+        accepted += self.recipients - self.refusals
         refusal = alike(0, cause.words)
-        seen = Observation(refusal, judged, accepted, received.began, now, closed=True)
+        seen = Observation(refusal, judged, accepted, batch.began, now, closed=True)
         self.of_host.observe(Scope.CONNECTION, seen)
         return True
 

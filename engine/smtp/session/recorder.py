@@ -8,23 +8,28 @@ from .. import wire
 from ..probe import Probe
 from ..wire import CommandReply, Conversation
 from .batch import PendingProbe
+from .host import SessionHost
 
 
 @dataclass(slots=True, eq=False)
 class SessionRecorder:
     """Writes nothing for a probe without notes."""
 
+    _host: SessionHost
     _conversation: Conversation
+    _address: str
     preamble: list[tuple[float, bool, str]]
 
-    def record_start(self, probe: Probe, attempt: ConnectionAttempt, *, reused: bool) -> None:
+    def record_start(self, probe: Probe, *, reused: bool) -> None:
         """The probe is sent on this session."""
         notes = probe.notes
         if notes is None:
             return
         if notes.session is not self:
             notes.record_unanswered()
-            notes.tried.append(attempt)
+            notes.tried.append(
+                ConnectionAttempt(self._host.identity.name, self._address, "answered")
+            )
             if reused:
                 notes.cached.append("connection")
         self.record_preamble(probe)

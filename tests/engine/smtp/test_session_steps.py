@@ -438,7 +438,7 @@ def test_a_host_that_turns_is_found_by_a_control():
     for _ in range(3):
         drive.host.controls.note_refused(0.3)
     drive.queue("ann")
-    drive.session.wake()
+    drive.session.idle.wake()
     assert drive.at(0.4) == rcpt("ann")
     drive.at(0.5, NO)
     assert drive.at(drive.until) == rcpt("good")  # nothing else is to be sent
@@ -474,7 +474,7 @@ def test_a_clock_that_is_stopped_begins_anew_when_its_recipient_is_sent(patient,
     drive.queue("ann", patient=patient)
     [probe] = drive.host.waiting
     probe.clock.stop(0.0)
-    drive.session.wake()
+    drive.session.idle.wake()
     drive.at(0.5)
     assert drive.has(ClockRestarted)
     assert drive.session.exchange.batch.until == 0.5 + clock_s
