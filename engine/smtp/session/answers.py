@@ -9,7 +9,7 @@ from ..controls import HostControls, Treatment
 from ..probe import Cause, Probe
 from ..replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
 from ..wire import CommandReply, Conversation, SmtpReply
-from .batch import BatchRefusal, CatchAllTest, Control, PendingProbe, ProbeVerdict, RecipientBatch
+from .batch import BatchRefusal, CatchAllTest, PendingProbe, ProbeVerdict, RecipientBatch
 from .confirmation import Confirmation
 from .due_tests import DueTests
 from .effects import (
@@ -25,6 +25,7 @@ from .host import SessionHost
 from .next_batch import Tenure, Unsent
 from .recipient_limits import BY_CODE, SessionLimits
 from .recorder import SessionRecorder
+from .sent_controls import Control
 from .transaction import Transaction
 
 _NO_MAILBOX = Meaning.NO_MAILBOX  # to look each up takes 0.12 µs in Python 3.11
@@ -220,7 +221,10 @@ class RecipientReplies:
             controls.note_tested(domain, test.mailbox, acceptance, now)
         if acceptance is Acceptance.ALL:
             confirmation.see(Treatment.ACCEPTED)
-        is_watched = confirmation.is_at_record(Treatment.ACCEPTED, now, of_list=test.deferred_start)
+        refused = confirmation.treatments.refused
+        is_watched = controls.is_at_record(
+            Treatment.ACCEPTED, refused, now, of_list=test.deferred_start
+        )
         if acceptance is not Acceptance.SOME and is_watched:
             for probe in domain.pop_awaiting():
                 if not probe.settled:

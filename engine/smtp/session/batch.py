@@ -6,7 +6,6 @@ import msgspec
 
 from ...verdict import Outcome
 from ..catchall import DomainAcceptance
-from ..controls import Known, Treatment
 from ..leases.name_claims import CLAIM_S
 from ..probe import Cause, Objections, Probe
 from ..replies.rules import ReplyMeaning
@@ -50,25 +49,6 @@ class CatchAllTest:
         """It is not sent any more. False if that is known already."""
         before, self.abandoned = self.abandoned, True
         return not before
-
-
-@dataclass(slots=True, eq=False)
-class Control(CatchAllTest):
-    """An address that the host treated in one way before, sent again: see `controls`.
-
-    Where it is not answered nothing follows: it counts as abandoned from the start.
-    """
-
-    known: Known = field(kw_only=True)
-    expected: Treatment = field(kw_only=True)
-    is_postmaster: bool = False  # its acceptance is expected by RFC 5321 4.5.1 alone
-
-    def __post_init__(self) -> None:
-        self.abandoned = True
-
-    @property
-    def kind(self) -> Kind:
-        return Kind.CONTROL if self.expected is Treatment.ACCEPTED else Kind.LONE_NAME
 
 
 PendingProbe = Probe | CatchAllTest

@@ -21,6 +21,7 @@ from .failure_causes import leave_untested
 from .host import SessionHost
 from .proof import Proof
 from .recipient_limits import RECIPIENTS_MAX, SessionLimits
+from .sent_controls import proof_control
 from .transaction import Transaction
 
 _IS_DEFERRED = attrgetter("deferred_start")
@@ -173,7 +174,7 @@ class NextBatch:
             if not asked and self._unproven is not None and room > 0:
                 # The control that shows whether the host still judges: it costs nothing where it does.
                 domain, account = domain_here(self._unproven), self._unproven.asker
-                control = self._confirmation.proof_control(domain, account, now)
+                control = proof_control(host, domain, account, now)
                 asked = [] if control is None else [control]
             return asked
         if len(asked) < room and (tests.due or not all(map(_IS_DEFERRED, asked))):

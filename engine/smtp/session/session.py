@@ -17,7 +17,7 @@ from ..replies.rules import Step
 from ..wire import ClosedUnasked, Conversation, RemoteProtocolError, Stage
 from .answers import RecipientReplies
 from .batch import BatchReplies, CatchAllTest, PendingProbe, RecipientBatch
-from .confirmation import Confirmation
+from .confirmation import Confirmation, SessionTreatments
 from .due_tests import DueTests
 from .effects import Busy, Effect, Idle, SessionFailed
 from .exchange import BatchExchange
@@ -110,7 +110,7 @@ class SmtpSession:
         limits = SessionLimits(host, host.terms.limits)
         transaction = Transaction(conversation, host, limits)
         proof = Proof(*(host, conversation, transaction, recorder, Pairing(host.renamings), emit))
-        confirmation = Confirmation(host, host.controls, emit)
+        confirmation = Confirmation(host, SessionTreatments(host.controls), emit)
         tests = DueTests(host, emit)
         turn_ends = conversation.now + TURN_S
         self.tenure = tenure = Tenure(host, conversation, address, limits, tests, turn_ends)
