@@ -82,7 +82,7 @@ def converse(together: int) -> None:
         for _ in named:
             turn = conversation.next_exchange()
             assert turn is not None
-    assert conversation.quiet
+    assert conversation.usable
 
 
 def encode() -> None:

@@ -78,12 +78,12 @@ class SmtpConnection:
             await self._channel.send(octets, self._read_s)
             self._mute = False
         except trio.TooSlowError:
-            self.conversation.fail()
+            self.conversation.state.fail()
             raise ReadTimedOut from None
         except GONE as error:
             # The server may have replied before it closed: receive_reply() returns that reply.
             if not await self._reads_last_reply():
-                self.conversation.fail()
+                self.conversation.state.fail()
                 raise ConnectionLost("closed by the server") from error
 
     async def _reads_last_reply(self) -> bool:
@@ -130,7 +130,7 @@ class SmtpConnection:
         try:
             yield
         except BaseException:
-            self.conversation.fail()
+            self.conversation.state.fail()
             raise
 
     async def follow(self, go_on: OnOctets, until: float) -> None:
@@ -194,7 +194,7 @@ class SmtpConnection:
         try:
             is_done = await self._quit()
         finally:
-            self.conversation.fail()
+            self.conversation.state.fail()
             if is_done:
                 await self.close()
         return is_done
@@ -234,5 +234,5 @@ class SmtpConnection:
 
     async def close(self) -> None:
         """Close at once, whatever is unanswered. Never blocks."""
-        self.conversation.fail()
+        self.conversation.state.fail()
         await self._channel.close()

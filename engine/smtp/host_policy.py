@@ -78,7 +78,7 @@ async def start_tls(
     SmtpConnection.receive_reply() raises.
     """
     conversation = connection.conversation
-    opening = [wire.RSET] if conversation.stage is Stage.MAIL else []
+    opening = [wire.RSET] if conversation.state.stage is Stage.MAIL else []
     for command in (*opening, wire.STARTTLS):
         await connection.send(command)
         turn = await connection.receive_reply(until=until)

@@ -84,7 +84,7 @@ TALK: dict[Stage, dict[str, Stage]] = {
         "NOOP": Stage.MAIL,
         "QUIT": Stage.CLOSED,
     },
-    Stage.HANDSHAKE: {},  # only Conversation.secured() leaves it
+    Stage.HANDSHAKE: {},  # only SmtpState.begin_tls() leaves it
     Stage.CLOSED: {},
 }
 
@@ -323,6 +323,44 @@ class CommandReply(msgspec.Struct, frozen=True, gc=False):
     reply: SmtpReply
 
 
+class SmtpState:
+    """How far a session has come, what its server offers, and whether it can go on."""
+
+    __slots__ = ("failed", "offer", "opening_reply", "secure", "stage")
+
+    def __init__(self) -> None:
+        self.stage = Stage.BANNER
+        self.offer = NO_OFFER
+        self.opening_reply: SmtpReply | None = None  # the latest positive one, except to RCPT
+        self.secure = False  # TLS is established
+        self.failed = False  # the connection can only be closed
+
+    def advance(self, command: Command, reply: SmtpReply) -> None:
+        """A command other than RCPT was accepted."""
+        self.opening_reply = reply
+        self.stage = TALK[self.stage].get(command.verb, self.stage)
+        if command.verb == "EHLO":
+            self.offer = read_offer(reply)
+            if self.secure and self.offer.starttls:  # once is enough (RFC 3207 4.2)
+                self.offer = replace(self.offer, starttls=False)
+        elif command.verb == "HELO":
+            self.offer = NO_OFFER
+
+    def begin_tls(self) -> None:
+        """The TLS handshake follows: what was offered in plain text is discarded (RFC 3207 4.2)."""
+        if self.stage is not Stage.HANDSHAKE:
+            raise LocalProtocolError(f"TLS in stage {self.stage.name}")
+        self.stage, self.offer, self.secure = Stage.HELLO, NO_OFFER, True
+
+    def close(self) -> None:
+        """The server closes, or what it sent is no SMTP: no command may follow, QUIT neither."""
+        self.stage = Stage.CLOSED
+
+    def fail(self) -> None:
+        """The connection can only be closed."""
+        self.failed = True
+
+
 class Conversation:
     """One session, from the banner to QUIT, as octets and times in and octets out.
 
@@ -332,11 +370,8 @@ class Conversation:
     """
 
     def __init__(self, read_s: float = inf, now: float = 0.0) -> None:
-        self.stage = Stage.BANNER
-        self.offer = NO_OFFER
-        self.opening_reply: SmtpReply | None = None  # the latest positive reply, except to RCPT
+        self.state = SmtpState()
         self.unread = False  # octets have come that belong to no reply returned so far
-        self.secure = False  # TLS is established
         self.unanswered: deque[Command] = deque([CONNECT])
         self.outgoing: list[bytes] = []  # whoever writes them clears the list
         self.now = now  # of the present step
@@ -344,7 +379,6 @@ class Conversation:
         self.received_at = now  # when the latest reply had come
         self.silent_s = 0.0  # at least so long nothing came after the latest octets
         self.lost = ""  # why no more octets come: the server closed, or reset the connection
-        self.failed = False  # it can only be closed
         self._read_s = read_s
         self._reader = ReplyReader()
         self._fresh = b""  # octets that the reader was not fed yet
@@ -353,19 +387,11 @@ class Conversation:
         self._ahead = Stage.BANNER  # the stage if every unanswered command is accepted
 
     @property
-    def quiet(self) -> bool:
-        """True if nothing is unanswered and nothing unread: the next command may be sent."""
-        return not self.unanswered and not self.unread
-
-    @property
     def usable(self) -> bool:
         """True if another command may be sent: nothing failed, nothing is unanswered or unread."""
-        gone = self.failed or self.lost or self.stage is Stage.CLOSED
+        state = self.state
+        gone = state.failed or self.lost or state.stage is Stage.CLOSED
         return not (gone or self.unanswered or self.unread)
-
-    def fail(self) -> None:
-        """It can only be closed."""
-        self.failed = True
 
     # -- sending -------------------------------------------------------------------------------
 
@@ -377,12 +403,12 @@ class Conversation:
         a control character.
         """
         if not self.unanswered:
-            self._ahead = self.stage
+            self._ahead = self.state.stage
             if self.unread:
-                self.failed = True
+                self.state.fail()
                 raise RemoteProtocolError("it spoke without being asked")
         ahead, before = self._ahead, self.unanswered[-1] if self.unanswered else None
-        talk, pipelining, octets = TALK[ahead], self.offer.pipelining, ""
+        talk, pipelining, octets = TALK[ahead], self.state.offer.pipelining, ""
         for command in commands:
             verb = command.verb
             if verb not in talk:
@@ -460,12 +486,11 @@ class Conversation:
             self._end()
             raise RemoteProtocolError(f"220 and {reply.code} in answer to {command.verb}")
         if reply.code == 421:  # RFC 5321 3.8: the server closes, whatever the command was
-            self.stage = Stage.CLOSED
+            self.state.close()
         # RCPT does not change the stage. If the server accepts one after it refused MAIL,
         # the caller sees both replies.
         elif command.verb != "RCPT" and reply.positive:
-            self._advance(command, reply)
-            self.opening_reply = reply
+            self.state.advance(command, reply)
         self.received_at = self._arrived_at
         return CommandReply(command, reply)
 
@@ -506,28 +531,24 @@ class Conversation:
         if self._came:
             return
         if self.lost:
-            self.failed = True
+            self.state.fail()
             raise ConnectionLost(self.lost)
         deadline = self.deadline(until)
         if self.now >= deadline:
-            self.failed = True
+            self.state.fail()
             raise Overdue if deadline == until else ReadTimedOut
 
     # -- TLS -----------------------------------------------------------------------------------
 
     def secured(self) -> None:
-        """Discard what the server offered in plain text: the TLS handshake follows (RFC 3207 4.2).
+        """The reply to STARTTLS was positive: the TLS handshake follows.
 
-        Raises RemoteProtocolError for octets after the reply to STARTTLS. They were sent in
-        plain text and would be read as if sent within TLS (CVE-2011-0411).
+        Raises RemoteProtocolError for octets after that reply. They were sent in plain text and
+        would be read as if sent within TLS (CVE-2011-0411).
         """
-        if self.stage is not Stage.HANDSHAKE:
-            raise LocalProtocolError(f"TLS in stage {self.stage.name}")
-        if self.unread:
+        if self.unread and self.state.stage is Stage.HANDSHAKE:
             raise RemoteProtocolError("plain text behind the reply to STARTTLS")
-        self.stage = Stage.HELLO
-        self.offer = NO_OFFER
-        self.secure = True
+        self.state.begin_tls()
 
     def shaken_hands(self, now: float) -> None:
         """TLS is established: the next reply is due from now on."""
@@ -535,16 +556,8 @@ class Conversation:
 
     def _end(self) -> None:
         """What came is no SMTP: no command may follow, QUIT neither."""
-        self.stage = self._ahead = Stage.CLOSED
-
-    def _advance(self, command: Command, reply: SmtpReply) -> None:
-        self.stage = TALK[self.stage].get(command.verb, self.stage)
-        if command.verb == "EHLO":
-            self.offer = read_offer(reply)
-            if self.secure and self.offer.starttls:  # once is enough (RFC 3207 4.2)
-                self.offer = replace(self.offer, starttls=False)
-        elif command.verb == "HELO":
-            self.offer = NO_OFFER
+        self.state.close()
+        self._ahead = Stage.CLOSED
 
     # -- for an explanation --------------------------------------------------------------------
 

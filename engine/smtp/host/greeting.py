@@ -104,7 +104,7 @@ async def _start_tls(
     host: Host, connection: SmtpConnection, preamble: list[tuple[float, bool, str]]
 ) -> Cause | None:
     """Start TLS if the host is known to demand it. Returns the cause of a failure, or None."""
-    if not (host.terms.tls and connection.conversation.offer.starttls):
+    if not (host.terms.tls and connection.conversation.state.offer.starttls):
         return None
     try:
         refusal = await start_tls(connection, host.egress.settings.helo_name, preamble)

@@ -284,4 +284,4 @@ class Host:
     def introduced(self, conversation: Conversation) -> None:
         """A connection is greeted: its reply to EHLO is there."""
         turnaround_s = conversation.received_at - conversation.sent_at
-        self.times.greeted(turnaround_s, pipelines=conversation.offer.pipelining)
+        self.times.greeted(turnaround_s, pipelines=conversation.state.offer.pipelining)

@@ -178,7 +178,7 @@ class RecipientReplies:
         in reply to RCPT may be one domain's.
         """
         terms = self._host.terms
-        if reading.meaning is _TLS_DEMANDED and self._conversation.offer.starttls:
+        if reading.meaning is _TLS_DEMANDED and self._conversation.state.offer.starttls:
             self.tls_wanted, self.tls_of_all = True, self.tls_of_all or to_all
             terms.demand_tls(of_all=to_all)
             return True

@@ -78,7 +78,7 @@ class BatchExchange:
             return conversation.deadline(batch.until, self._host.times.late_s)
         opening = self.transaction.open(asked)
         self._opening.extend(opening)
-        if conversation.offer.pipelining:
+        if conversation.state.offer.pipelining:
             conversation.send(*opening, *batch.commands)
         else:
             conversation.send(opening[0])
@@ -124,16 +124,16 @@ class BatchExchange:
             transaction=in_transaction,
         )
         self.batches += 1
-        if in_transaction and conversation.offer.domains_max is not None:
+        if in_transaction and conversation.state.offer.domains_max is not None:
             self.transaction.join(asked)
         self.limits.send(asked, now)
         return batch
 
     def _receive_opening(self, batch: RecipientBatch) -> float | None:
         """Process the replies to RSET and MAIL; returns as receive()."""
-        conversation, is_pipelined = self._conversation, self._conversation.offer.pipelining
+        conversation, is_pipelined = self._conversation, self._conversation.state.offer.pipelining
         while self._opening:
-            before = conversation.opening_reply
+            before = conversation.state.opening_reply
             turn = conversation.next_exchange()
             if turn is None:
                 conversation.check_clock(batch.until)
@@ -184,7 +184,7 @@ class BatchExchange:
             place, reply = replies.count, turn.reply
             named = reply is not proof.pairing.nameless and proof.names(asked[place], reply, batch)
             if not (place or self.limits.in_transaction):
-                proof.suspect_repeated(reply, conversation.opening_reply)
+                proof.suspect_repeated(reply, conversation.state.opening_reply)
             if reply.code == 421 and conversation.unread:
                 self._read_behind_goodbye(asked[place], turn, batch)
             replies.add(turn, conversation.received_at, proves=named and batch.transaction)

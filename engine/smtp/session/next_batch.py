@@ -12,7 +12,7 @@ from ...verdict import Outcome
 from ..catchall import DomainAcceptance, deciding_rule
 from ..probe import Probe
 from ..tolerance.limits import Growth, Kind
-from ..wire import Conversation
+from ..wire import Conversation, SmtpState
 from .batch import CatchAllTest, PendingProbe, domain_here
 from .confirmation import Confirmation
 from .due_tests import DueTests
@@ -129,7 +129,7 @@ class NextBatch:
     """The choice of a session's next batch."""
 
     _host: SessionHost
-    _conversation: Conversation
+    _state: SmtpState
     _limits: SessionLimits
     _transaction: Transaction
     _proof: Proof
@@ -158,7 +158,7 @@ class NextBatch:
             limits.of_host.update(now)
         left = limits.left_here(now)
         # In lock-step one at a time.
-        room = self._room_for(left) if self._conversation.offer.pipelining else left > 0
+        room = self._room_for(left) if self._state.offer.pipelining else left > 0
         soon, of_listed = False, room
         if tests.due:
             are_pressed = tests.are_pressed(now)
@@ -232,7 +232,7 @@ class NextBatch:
 
     def _room_for(self, room: int) -> int:
         """How many of these recipients the next batch may have."""
-        if not self._conversation.offer.pipelining:
+        if not self._state.offer.pipelining:
             return min(room, 1)
         if not self._transaction.may_reset and self._proof.is_slow_to_refuse():
             return min(room, 1)  # of several, the last one's reply could not be proven
@@ -246,10 +246,10 @@ class NextBatch:
         next_probe, emit = self._host.waiting.next, self._emit
         limits, recipients_max = self._limits, self._limits.of_host.per_connection
         # If the host limits transactions, the test must fit into this one.
-        spare = self._conversation.offer.transactions_max is not None and room > 1
+        spare = self._state.offer.transactions_max is not None and room > 1
         untested: set[str] = set()
         has_plenty = self._host.tolerance.budget.has_plenty(room, now)
-        limits_domains = self._conversation.offer.domains_max is not None
+        limits_domains = self._state.offer.domains_max is not None
         while len(asked) < room - spare and (probe := next_probe(now, emit)) is not None:
             domain: DomainAcceptance = probe.target.domain
             if probe.objections.count or probe.result.accepted:
@@ -275,7 +275,7 @@ class NextBatch:
                 if not (asked or self.tests.due):
                     self._tenure.leave()
                 break
-            if probe.smtputf8 and not self._conversation.offer.smtputf8:
+            if probe.smtputf8 and not self._state.offer.smtputf8:
                 self.has_ended_some = True
                 self._emit(Settled(probe, Outcome.NEEDS_SMTPUTF8, "smtputf8.not-offered"))
             elif (

@@ -102,7 +102,7 @@ class Proof:
         comes in the place of the reply to NOOP.
         """
         needed = (
-            self._conversation.offer.pipelining
+            self._conversation.state.offer.pipelining
             and self._transaction.may_reset
             and self.is_slow_to_refuse()
         )
@@ -170,7 +170,7 @@ class Proof:
         conversation = self._conversation
         # One is kept for this: a session asks nothing more after RESETS_MAX.
         may_check = (
-            self._transaction.resets <= RESETS_MAX and conversation.stage is not Stage.CLOSED
+            self._transaction.resets <= RESETS_MAX and conversation.state.stage is not Stage.CLOSED
         )
         if self.is_suspect and may_check:
             self._transaction.count_reset()

@@ -108,7 +108,7 @@ class SmtpSession:
 
         recorder = SessionRecorder(host, conversation, address, preamble)
         limits = SessionLimits(host, host.terms.limits)
-        transaction = Transaction(conversation, host, limits)
+        transaction = Transaction(conversation.state, host, limits)
         proof = Proof(*(host, conversation, transaction, recorder, Pairing(host.renamings), emit))
         confirmation = Confirmation(host, SessionTreatments(host.controls), emit)
         tests = DueTests(host, emit)
@@ -124,7 +124,7 @@ class SmtpSession:
             *(host, conversation, limits, transaction, proof, unsent, answers, tenure, late, emit)
         )
         self.next_batch = NextBatch(
-            *(host, conversation, limits, transaction, proof, confirmation),
+            *(host, conversation.state, limits, transaction, proof, confirmation),
             *(tests, tenure, emit),
         )
         self.exchange = BatchExchange(
@@ -191,7 +191,7 @@ class SmtpSession:
             if self._ends or self.is_spent:
                 return self._finish()
             is_tls_wanted = exchange.answers.tls_wanted or self._host.terms.tls
-            if is_tls_wanted and self.conversation.offer.starttls:
+            if is_tls_wanted and self.conversation.state.offer.starttls:
                 return self._prove() if held else BY_TASK
             if exchange.limits.held:  # left only by a batch that was not answered to its end
                 exchange.answers.settle_limited(exchange.batch)
@@ -251,8 +251,8 @@ class SmtpSession:
         exchange, conversation = self.exchange, self.conversation
         proof, confirmation, now = exchange.proof, exchange.confirmation, conversation.now
         if conversation.unread or conversation.lost:
-            conversation.fail()
-        if self.idle.is_woken or conversation.failed:
+            conversation.state.fail()
+        if self.idle.is_woken or conversation.state.failed:
             return self._end_idle()
         if proof.held:
             if now < proof.quiet_until:
@@ -283,7 +283,7 @@ class SmtpSession:
         exchange, before = self.exchange, self.exchange.batch
         again = self.unsent.pop_again()
         deadlines = [asked.clock.deadline for asked in again if isinstance(asked, Probe)]
-        if self.conversation.stage is Stage.MAIL:
+        if self.conversation.state.stage is Stage.MAIL:
             exchange.transaction.count_reset()
         waiting = RecipientBatch(
             [],

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from .. import wire
 from ..probe import Probe
-from ..wire import Command, Conversation, Stage
+from ..wire import Command, SmtpState, Stage
 from .batch import CatchAllTest, PendingProbe, domain_here
 from .host import SessionHost
 from .recipient_limits import RECIPIENTS_MAX, SessionLimits
@@ -20,7 +20,7 @@ RESETS_MAX = 8  # Exim closes after 10 commands other than mail, RSET included
 class Transaction:
     """The transaction under way, and the count of those before it."""
 
-    _conversation: Conversation
+    _state: SmtpState
     _host: SessionHost
     _limits: SessionLimits
     _count: int = 0  # transactions so far
@@ -40,14 +40,14 @@ class Transaction:
     @property
     def recipients_max(self) -> int:
         """The server's limit, declared or learned."""
-        declared = self._conversation.offer.recipients_max or RECIPIENTS_MAX
+        declared = self._state.offer.recipients_max or RECIPIENTS_MAX
         learned = self._host.terms.limits.per_transaction
         return learned if learned < declared else declared
 
     @property
     def room(self) -> int:
         """Recipients of the next batch: where this is the last transaction, they must fit into it."""
-        most, offer = self.recipients_max, self._conversation.offer
+        most, offer = self.recipients_max, self._state.offer
         if offer.transactions_max is None or self._count < offer.transactions_max:
             return most
         return max(1, most - self._limits.in_transaction)
@@ -55,7 +55,7 @@ class Transaction:
     def open(self, asked: Sequence[PendingProbe]) -> list[Command]:
         """Begin a new transaction for these. Returns RSET and MAIL as needed."""
         opening = []
-        if self._conversation.stage is Stage.MAIL:
+        if self._state.stage is Stage.MAIL:
             self.resets += 1
             opening = [wire.RSET]
         self._count += 1
@@ -68,18 +68,18 @@ class Transaction:
 
     def join(self, asked: Sequence[PendingProbe]) -> None:
         """These are sent in the transaction under way."""
-        if self._conversation.offer.domains_max is not None:
+        if self._state.offer.domains_max is not None:
             self._domains.update(domain_here(each).name for each in asked)
 
     def must_open(self, asked: Sequence[PendingProbe]) -> bool:
         """Do these need another transaction than the one under way?"""
-        if self._conversation.stage is not Stage.MAIL:
+        if self._state.stage is not Stage.MAIL:
             return True
         if asked[0].smtputf8 and not self.smtputf8:  # `asked` are alike
             return True
         if self.sender != self._host.terms.senders[0]:
             return True
-        offer, count = self._conversation.offer, self._limits.in_transaction + len(asked)
+        offer, count = self._state.offer, self._limits.in_transaction + len(asked)
         # recipients_max, written here to save a call for each batch
         if count > self._host.terms.limits.per_transaction or (
             count > (offer.recipients_max or RECIPIENTS_MAX)
@@ -92,10 +92,10 @@ class Transaction:
 
     def may_open(self, asked: Sequence[PendingProbe]) -> bool:
         """Is one more transaction left to this session? The last reset is kept for a test."""
-        transactions_max = self._conversation.offer.transactions_max
+        transactions_max = self._state.offer.transactions_max
         if transactions_max is not None and self._count >= transactions_max:
             return False
-        if self._conversation.stage is not Stage.MAIL:
+        if self._state.stage is not Stage.MAIL:
             return True
         return self.resets < RESETS_MAX - (not isinstance(asked[0], CatchAllTest))
 
@@ -103,7 +103,7 @@ class Transaction:
         """May the probe join these in one transaction? LIMITS and SMTPUTF8 decide."""
         if isinstance(probe, Probe) and probe.smtputf8 != asked[-1].smtputf8:  # `asked` are alike
             return False
-        domains_max = self._conversation.offer.domains_max
+        domains_max = self._state.offer.domains_max
         if domains_max is None:
             return True
         domains = {domain_here(each).name for each in (*asked, probe)}

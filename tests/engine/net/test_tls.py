@@ -104,7 +104,7 @@ Opened = Callable[..., AsyncIterator[tuple[SmtpConnection, Server]]]
 async def test_a_conversation_goes_on_within_tls(open_both):
     async with open_both() as (connection, server):
         assert await secure(connection, server) == "TLS 1.3"
-        assert connection.conversation.stage is Stage.HELLO
+        assert connection.conversation.state.stage is Stage.HELLO
         for command, reply in (
             (EHLO, b"250 hello\r\n"),
             (MAIL, b"250 Ok\r\n"),

@@ -384,7 +384,7 @@ async def listen(connection: SmtpConnection) -> None:
     def listen_on() -> float | None:
         connection.read()
         if conversation.unread or conversation.lost:
-            conversation.fail()
+            conversation.state.fail()
             return None
         return float("inf")
 

@@ -77,7 +77,7 @@ def at_stage(stage: Stage) -> Conversation:
     if stage is Stage.BANNER:
         return walk(conversation, (None, b"554 No SMTP service here\r\n"))
     walk(conversation, *WAYS[stage])
-    assert conversation.stage is stage
+    assert conversation.state.stage is stage
     return conversation
 
 
@@ -105,7 +105,7 @@ def test_the_talk_table_is_kept(stage, verb):
     turn = conversation.next_exchange()
     assert turn is not None
     assert turn.command is command
-    assert conversation.stage is TALK[stage][verb]
+    assert conversation.state.stage is TALK[stage][verb]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_refusal_leaves_the_stage_as_it_was(stage, verb, code):
     conversation.send(COMMANDS[verb])
     conversation.receive(f"{code} No\r\n".encode())
     assert conversation.next_exchange() is not None
-    assert conversation.stage is stage
+    assert conversation.state.stage is stage
 
 
 @pytest.mark.parametrize("stage", [Stage.HELLO, Stage.READY, Stage.MAIL])
@@ -126,7 +126,7 @@ def test_421_closes_the_conversation_after_any_command(stage):
     conversation.send(*(COMMANDS[verb] for verb in list(TALK[stage])[:1]))
     conversation.receive(b"421 4.3.2 Shutting down\r\n")
     assert conversation.next_exchange() is not None
-    assert conversation.stage is Stage.CLOSED
+    assert conversation.state.stage is Stage.CLOSED
     with pytest.raises(LocalProtocolError):
         conversation.send(QUIT)
 
@@ -139,12 +139,12 @@ def test_nothing_may_be_said_before_the_banner():
 
 def test_helo_offers_nothing():
     conversation = walk(Conversation(), (None, b"220 hello\r\n"), (HELO, PIPELINING))
-    assert conversation.offer == NO_OFFER
+    assert conversation.state.offer == NO_OFFER
 
 
 def test_a_second_ehlo_replaces_the_offer():
     conversation = pipelining((EHLO, b"250-mx\r\n250 SMTPUTF8\r\n"))
-    assert conversation.offer == Offer(smtputf8=True)
+    assert conversation.state.offer == Offer(smtputf8=True)
 
 
 # -- STARTTLS --------------------------------------------------------------------------------
@@ -153,14 +153,17 @@ def test_a_second_ehlo_replaces_the_offer():
 def test_tls_begins_the_conversation_anew():
     """RFC 3207: what was offered in plain text is forgotten, and EHLO comes first again."""
     conversation = at_stage(Stage.HANDSHAKE)
-    assert conversation.offer.pipelining
+    assert conversation.state.offer.pipelining
     conversation.secured()
-    assert (conversation.stage, conversation.offer) == (Stage.HELLO, NO_OFFER)
-    assert conversation.secure
+    assert (conversation.state.stage, conversation.state.offer) == (Stage.HELLO, NO_OFFER)
+    assert conversation.state.secure
     with pytest.raises(LocalProtocolError):
         conversation.send(MAIL)
     walk(conversation, (EHLO, b"250-mx\r\n250 SMTPUTF8\r\n"))
-    assert (conversation.stage, conversation.offer) == (Stage.READY, Offer(smtputf8=True))
+    assert (conversation.state.stage, conversation.state.offer) == (
+        Stage.READY,
+        Offer(smtputf8=True),
+    )
 
 
 @pytest.mark.parametrize("octets", [b"250 Ok\r\n", b"2", b"\r\n", b"\x16\x03\x03"])
@@ -191,7 +194,7 @@ def test_tls_is_not_offered_within_tls():
     conversation = at_stage(Stage.HANDSHAKE)
     conversation.secured()
     walk(conversation, (EHLO, b"250-mx\r\n250-STARTTLS\r\n250 PIPELINING\r\n"))
-    assert conversation.offer == Offer(pipelining=True)
+    assert conversation.state.offer == Offer(pipelining=True)
 
 
 # -- PIPELINING ------------------------------------------------------------------------------
@@ -210,7 +213,7 @@ def test_a_group_is_one_write_and_is_answered_in_its_order():
         (ANN, 550),
         (BOB, 250),
     ]
-    assert conversation.quiet
+    assert conversation.usable
 
 
 PAIRS = {  # a command, and those that may stand behind it before it is answered
@@ -252,7 +255,7 @@ def test_recipients_answered_after_their_mail_was_refused_leave_no_transaction()
     conversation.receive(b"550 5.7.1 Go away\r\n503 5.5.1 Need MAIL\r\n")
     assert conversation.next_exchange()
     assert conversation.next_exchange()
-    assert conversation.stage is Stage.READY
+    assert conversation.state.stage is Stage.READY
     with pytest.raises(LocalProtocolError):
         conversation.send(ANN)
 
@@ -263,14 +266,14 @@ def test_a_recipient_accepted_after_its_mail_was_refused_opens_no_transaction():
     conversation.receive(b"451 4.3.0 Later\r\n250 Ok\r\n")
     assert conversation.next_exchange()
     assert conversation.next_exchange()
-    assert conversation.stage is Stage.READY
+    assert conversation.state.stage is Stage.READY
 
 
 def test_a_group_that_may_not_be_said_leaves_the_conversation_as_it_was():
     conversation = pipelining()
     with pytest.raises(LocalProtocolError):
         conversation.send(wire.mail(""), wire.rcpt("ann\r\n@shop.test"))
-    assert conversation.quiet
+    assert conversation.usable
 
 
 # -- what is never written -------------------------------------------------------------------
@@ -451,9 +454,9 @@ def greeted_with(octets: bytes) -> Conversation:
 
 def test_a_greeting_is_its_last_line_whatever_its_teaser():
     teaser = b"220-mx.shop.test ESMTP\r\n"
-    assert greeted_with(teaser + b"521 5.7.1 Blocked\r\n").stage is Stage.BANNER
-    assert greeted_with(teaser + b"450 4.3.2 Later\r\n").stage is Stage.BANNER
-    assert greeted_with(teaser + b"421 4.3.2 Busy\r\n").stage is Stage.CLOSED
+    assert greeted_with(teaser + b"521 5.7.1 Blocked\r\n").state.stage is Stage.BANNER
+    assert greeted_with(teaser + b"450 4.3.2 Later\r\n").state.stage is Stage.BANNER
+    assert greeted_with(teaser + b"421 4.3.2 Busy\r\n").state.stage is Stage.CLOSED
 
 
 @pytest.mark.parametrize("stage", [Stage.READY, Stage.MAIL])
@@ -473,7 +476,7 @@ def test_a_second_reply_is_not_taken_for_the_next_commands():
     conversation.receive(b"550 5.1.1 No ann\r\n250 Ok\r\n")
     assert conversation.next_exchange()
     assert conversation.unread
-    assert not conversation.quiet
+    assert not conversation.usable
     with pytest.raises(RemoteProtocolError):
         conversation.send(BOB)
 
@@ -481,21 +484,21 @@ def test_a_second_reply_is_not_taken_for_the_next_commands():
 @pytest.mark.parametrize("octets", [b"2", b"250", b"250-x\r\n", b"250 Ok\r\n", b"\n"])
 def test_even_a_part_of_a_line_is_unread(octets):
     conversation = at_stage(Stage.READY)
-    assert conversation.quiet
+    assert conversation.usable
     conversation.receive(octets)
     assert conversation.unread
-    assert not conversation.quiet
+    assert not conversation.usable
 
 
-def test_a_conversation_is_quiet_when_all_is_answered_and_all_is_read():
+def test_a_conversation_is_usable_when_all_is_answered_and_all_is_read():
     conversation = Conversation()
-    assert not conversation.quiet  # the banner is awaited
+    assert not conversation.usable  # the banner is awaited
     conversation.receive(b"220-hello\r\n220 ")
     assert conversation.next_exchange() is None
-    assert not conversation.quiet
+    assert not conversation.usable
     conversation.receive(b"there\r\n")
     assert conversation.next_exchange()
-    assert conversation.quiet
+    assert conversation.usable
     conversation.send(EHLO)
-    assert not conversation.quiet
+    assert not conversation.usable
     assert not conversation.unread
