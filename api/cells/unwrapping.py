@@ -28,28 +28,46 @@ ADDRESSES_MAX = 1_000  # of a cell: a cell of 32,767 characters has room for fiv
 DOUBTFUL_CHARACTERS_MAX = 2 * TEXT_CHARACTERS_MAX  # of a text in which an address is only supposed
 
 # Nearly every cell: such a text has nothing around it, whether it is an address or not.
+_PLAIN_LABEL = r"[A-Za-z0-9]++(?:-++[A-Za-z0-9]++)*+"
 PLAIN = re.compile(
-    r"[A-Za-z0-9][A-Za-z0-9_+-]*+(?:\.[A-Za-z0-9_+-]++)*+@[A-Za-z0-9-]++(?:\.[A-Za-z0-9-]++)++"
+    rf"[A-Za-z0-9][A-Za-z0-9_+-]*+(?:\.[A-Za-z0-9_+-]++)*+@{_PLAIN_LABEL}(?:\.{_PLAIN_LABEL})++"
 ).fullmatch
 
-# Quotes, brackets, bullets and separators of all scripts: none is a part of an address in use.
-MARKS = (
-    "«»‹›“”„‟‘’‚‛「」『』【】〈〉《》〔〕〖〗（）［］｛｝＜＞｟｠⟨⟩⟪⟫❝❞❮❯〝〞〟＂＇"
-    "、，；：。．！？…•‣▪●○◦→←⇒⟶★☆✉📧📩☎´′″"
+# Signs and symbols of all scripts, as ranges of characters: none is a part of an address in use.
+# Letters, digits and combining marks are not among them, nor U+FFFD, a character that was lost.
+# A middle dot is one but between two l, as in Catalan, and a Japanese one beside ASCII.
+SIGNS = (
+    "\u00a1-\u00a9\u00ab\u00ac\u00ae-\u00b4\u00b6\u00b8\u00b9\u00bb-\u00bf\u00d7\u00f7"
+    "\u2013-\u2027\u2030-\u205e\u2070\u2074-\u207e\u2080-\u208e\u20a0-\u20bf\u2116\u2117"
+    "\u2120-\u2122\u2190-\u2211\u2213-\u2bff\u2e00-\u2e7f\u3001-\u3003\u3008-\u3020\u3030"
+    "\ufe00-\ufe19\ufe30-\ufe62\ufe64-\ufe6a\uff01-\uff0c\uff0e\uff0f\uff1a-\uff1f"
+    "\uff3b-\uff40\uff5b-\uff65\ufffc\U0001f000-\U0001faff"
 )
+HYPHENS = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2212\ufe63\uff0d", "-"))
+DASH = re.compile(r"(?<=\w)[\u2010-\u2014\u2212\ufe63\uff0d](?=\w)")  # as word processors write it
 AT_SIGNS = str.maketrans(dict.fromkeys("＠﹫", "@"))
 APOSTROPHE = re.compile(r"(?<=\w)[’‘´′`](?=\w)")  # as word processors write it within a name
 FULL_STOPS = str.maketrans(dict.fromkeys("。．｡", "."))
-# Text before an address that could be the beginning of its local part, and is not: marks, an
-# encoded space, a label.
-NOISE = re.compile(rf"(?:[{re.escape(MARKS)}]|%20|(?:e-?mail|mailto|smtp)=)++", re.IGNORECASE)
-_MARK_CLASS = re.escape(MARKS)
-MARK = re.compile(f"[{_MARK_CLASS}]")
+# Text before an address that could be the beginning of its local part, and is not: signs, half
+# of a pair of quotes, bullets, an encoded space or end of a line, a label.
+NOISE = re.compile(
+    r"(?:[%=]20|=3c|_x00(?:0[9AD]|20)_|(?:e-?mail|mailto|smtp)(?:=|%3a)"
+    r"|(?:电子|電子)?(?:邮箱|郵箱|邮件|郵件|信箱)(?:地址)?|メール(?:アドレス)?|이메일|메일"
+    rf"|[{SIGNS}·・'`*~-])++",
+    re.IGNORECASE,
+)
+_MIDDLE_DOT = r"(?<![lL])·|·(?![lL])|(?<=[!-~])・|・(?=[!-~])"
+MIDDLE_DOT = re.compile(_MIDDLE_DOT)
+MARK = re.compile(rf"[{SIGNS}\u2010-\u2012\u2212\ufe63\uff0d]|{_MIDDLE_DOT}")
 # Read from the at sign backwards, and forwards.
-LOCAL_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|@\x00-\x1f{_MARK_CLASS}]*+')
-LOCAL_IN_LINK_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|@/?=&#%\x00-\x1f{_MARK_CLASS}]*+')
-DOMAIN = re.compile(rf"[^\s\x00-\x2c\x2f\x3a-\x40\x5b-\x60\x7b-\x7f{_MARK_CLASS}]*+")
+LOCAL_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|@\x00-\x1f{SIGNS}]*+')
+LOCAL_IN_LINK_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|@/?=&#%\x00-\x1f{SIGNS}]*+')
+DOMAIN = re.compile(rf"[^\s\x00-\x2c\x2f\x3a-\x40\x5b-\x60\x7b-\x7f{SIGNS}]*+")
 LOCAL_EDGE = "'`*~=/!?#&$^|"  # at the beginning of a local part that stands within other text
+ENCODED = re.compile(r"%(?:0[AD]|20|2C|3B|3C|3E|40)", re.IGNORECASE)  # as in a link
+# In texts of programs: of JSON, and of an XML file of Office (ECMA-376, 22.9.2.19).
+ESCAPE = re.compile(r"\\u([0-9A-Fa-f]{4})|_x([0-9A-Fa-f]{4})_")
+LINE_END = re.compile(r"(@[\w.-]*\.\w{2,24})(?:\\[nrt])+")  # likewise, behind a domain
 JOINED = "_%$~^"  # a domain does not end before these and a letter
 LINK = re.compile(r"mailto:|://", re.IGNORECASE)
 MAILBOX = re.compile(r"([^<>]*)<\s*([^<>\s]+)\s*>[\s,;.]*")
@@ -60,7 +78,9 @@ MAY_HAVE_ADDRESS = re.compile(
 )
 
 # Doubtful texts. White space in them is a single space.
-AT_WORD = re.compile(r" ?[(\[{<] ?(?:at|ät|arroba|chez|a|@) ?[)\]}>] ?|[_-]at[_-]", re.IGNORECASE)
+AT_WORD = re.compile(
+    r" ?[(\[{<]{1,2} ?(?:at|ät|arroba|chez|a|@) ?[)\]}>]{1,2} ?|[_-]at[_-]", re.IGNORECASE
+)
 BARE_AT_WORD = re.compile(r" (?:at|arroba) ", re.IGNORECASE)
 ESCAPED = re.compile(r"\\([@._+-])")  # as in Markdown
 DOT_WORD = re.compile(
@@ -167,11 +187,14 @@ def _is_shaped(text: str) -> bool:
 
 def _read_wrapped(text: str) -> CellReading:
     """Read a text that is not an address as a whole."""
-    if not text.isascii() and (plain := APOSTROPHE.sub("'", text)) != text and _is_exact(plain):
-        return CellReading((text,), suggestion=plain)
-    shown = text.translate(AT_SIGNS)
+    if not text.isascii():
+        plain = DASH.sub("-", APOSTROPHE.sub("'", text))
+        if plain != text and _is_exact(plain):
+            return CellReading((text,), suggestion=plain)
+    shown = ESCAPE.sub(_unescaped, LINE_END.sub(r"\1 ", MIDDLE_DOT.sub("•", text)))
+    shown = shown.translate(AT_SIGNS).lstrip("@")
     is_link = LINK.search(shown) is not None
-    if is_link and "%" in shown:
+    if (is_link and "%" in shown) or ENCODED.search(shown) is not None:
         shown = unquote(shown)
     if "&" in shown and ";" in shown:
         shown = html.unescape(shown)
@@ -187,6 +210,12 @@ def _read_wrapped(text: str) -> CellReading:
                 return CellReading((good[0],), is_unwrapped=True)
             return CellReading((text,), suggestion=meant)
     return CellReading((text,), suggestion=_supposed(shown))
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    """The character of an escape; a space for one that is not printable."""
+    character = chr(int(found[1] or found[2], 16))
+    return character if character.isprintable() else " "
 
 
 def _of_mailbox(text: str) -> str | None:
@@ -242,15 +271,19 @@ def _local_part(before: str, local_of: re.Pattern[str]) -> str:
         return before[start:]
     found = local_of.match(before[::-1])
     assert found is not None  # it may be empty
-    local = _without_invisible(found[0][::-1]).lstrip(LOCAL_EDGE)
-    if (noise := NOISE.match(local)) is not None:
-        local = local[noise.end() :]
+    local = _without_noise(_without_invisible(found[0][::-1]))
+    local = _without_noise(local.lstrip(LOCAL_EDGE))
     return local.lstrip(".-") if len(local) < len(before) else local
 
 
+def _without_noise(local: str) -> str:
+    noise = NOISE.match(local)
+    return local if noise is None else local[noise.end() :]
+
+
 def _narrow(address: str) -> str | None:
-    """The address in ASCII that one of full-width letters means; None for any other."""
-    narrow = address if address.isascii() else normalize("NFKC", address)
+    """The address in ASCII that one of full-width letters or hyphens of print means."""
+    narrow = address if address.isascii() else normalize("NFKC", address.translate(HYPHENS))
     return narrow if narrow != address and narrow.isascii() and _is_address(narrow) else None
 
 
@@ -284,7 +317,7 @@ def _supposed(text: str) -> str | None:
     if len(text) > DOUBTFUL_CHARACTERS_MAX:
         return None
     line = " ".join(text.split())
-    visible = "".join(each for each in line if category(each) != "Cf")
+    visible = "".join(each for each in line if category(each) != "Cf").translate(HYPHENS)
     for attempt in _attempts(visible):
         if attempt == text:
             continue

@@ -77,7 +77,18 @@ def test_an_address_is_taken_as_it_is(address: str) -> None:
     except NotAnAddress:
         return
     assert read_cell(address).addresses == (address,) or address.lower().startswith(
-        ("email=", "e-mail=", "mailto=", "smtp=", "%20")
+        (
+            "email=",
+            "e-mail=",
+            "mailto=",
+            "mailto%3a",
+            "smtp=",
+            "smtp%3a",
+            "%20",
+            "=20",
+            "=3c",
+            *"'`*~-",
+        )
     )
 
 

@@ -321,7 +321,7 @@ def test_no_cell_becomes_a_formula(tmp_path: Path) -> None:
     assert rows[1][:2] == ["=1+1@shop.test", "=SUM(A1)"]
 
 
-@pytest.mark.parametrize("address", ["=1+1@shop.test", "'-a@shop.test", "'a@shop.test"])
+@pytest.mark.parametrize("address", ["=1+1@shop.test", "+a@shop.test"])
 def test_an_address_escaped_for_spreadsheets_is_read_unescaped(
     tmp_path: Path, address: str
 ) -> None:
