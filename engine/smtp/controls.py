@@ -226,9 +226,8 @@ class KnownAddresses:
 
     def may_prove(self, domain: DomainAcceptance, now: float) -> bool:
         """Can a control show that the host still judges?"""
-        if now - self._proof_tried_at < PROOF_AGAIN_S:
-            return False
-        return self.find_proof(domain, now) is not None
+        was_tried = now - self._proof_tried_at < PROOF_AGAIN_S
+        return not was_tried and self.find_proof(domain, now) is not None
 
     def find_proof(self, domain: DomainAcceptance, now: float) -> tuple[Known, bool] | None:
         """The address whose acceptance shows that the host still judges, and is it a postmaster?
@@ -513,9 +512,9 @@ class HostControls:
         words = wording(reply, mailbox)
         if domain.at.unknown_mailbox:
             return words == _own_words(domain)
-        if self._refused_listed is not None and words == _own_words(self._refused_listed):
-            return True
-        return reading.rule in PLAIN_RULES
+        latest = self._refused_listed
+        is_own = latest is not None and words == _own_words(latest)
+        return is_own or reading.rule in PLAIN_RULES
 
 
 # -- the host's own words ----------------------------------------------------------------------

@@ -180,9 +180,8 @@ class RefusalLease:
                     break
 
     def is_used(self, now: float) -> bool:
-        if now - self.used_at < KEEP_S or self.tolerance.is_busy:
-            return True
-        return any(user.any_waiting() for user in self.users)
+        is_recent = now - self.used_at < KEEP_S
+        return is_recent or self.tolerance.is_busy or any(user.any_waiting() for user in self.users)
 
     def is_due(self, now: float) -> bool:
         """Does the next call concern the host?"""

@@ -453,13 +453,6 @@ class RuleTable:
         return tuple(number for number, rule in enumerate(self.rules) if rule.wordless)
 
 
-def parse_rules(toml: str) -> Rules:
-    """Read rules from a TOML text. Raises KeyError, ValueError or re.error for an invalid rule."""
-    rules = Rules(RuleTable(lambda: toml))
-    rules.compile_all()
-    return rules
-
-
 def load_rules() -> Rules:
     """Return the rules that come with the engine. The file is read on first use."""
     return Rules(RuleTable(lambda: RULES.read_text("utf-8")))

@@ -307,9 +307,8 @@ class Subjects:
         Then the phrase is no subject, unless what is the phrase's is a mailbox itself, or
         `you` wrote to it.
         """
-        if len(spoken) < 2 or spoken[-1] not in TOWARDS or spoken[-2] == MAILBOX:
-            return False
-        return spoken[-1] in OF or "you" not in spoken[-YOU_BEFORE:]
+        is_behind = len(spoken) > 1 and spoken[-1] in TOWARDS and spoken[-2] != MAILBOX
+        return is_behind and (spoken[-1] in OF or "you" not in spoken[-YOU_BEFORE:])
 
     def _keeps(self, words: list[str], start: int) -> bool:
         """Is the phrase that begins here `directory users`, `database user`?"""

@@ -236,9 +236,8 @@ class RefusalBudget:
         flying = self._price_under_way(now)
         used = recent + flying
         price = count * self._list_price(known.tolerance - used)
-        if self.lease is not None and (self._is_new or flying + price > self.lease.left):
-            return False
-        return used + price <= known.tolerance / 4
+        lacks = self.lease is not None and (self._is_new or flying + price > self.lease.left)
+        return not lacks and used + price <= known.tolerance / 4
 
     def awaits_lease(self, kind: Kind, account: str, now: float) -> bool:
         """Is it a lease that lacks, which may come, and not the tolerance?"""

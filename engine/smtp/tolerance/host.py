@@ -148,9 +148,8 @@ class Tolerance:
         Once at a shared host it does so without need: a ban of its first burst is met by the
         address that is to prove the growth, and not by a list that comes back when it has ended.
         """
-        if self.known.is_shared and not self.known.is_tried:
-            return True
-        return not self._is_done_in_time(account, now, patience_s)
+        is_first = self.known.is_shared and not self.known.is_tried
+        return is_first or not self._is_done_in_time(account, now, patience_s)
 
     def _is_done_in_time(self, account: str, now: float, patience_s: float) -> bool:
         """Would the rows that wait be done within the aim by what leaves the window?"""

@@ -6,7 +6,7 @@ import pytest
 
 import mailprobe.bench.suites.replies as suite
 from mailprobe.bench.harness.figures import MissingRequirement
-from mailprobe.engine.smtp.replies.rules import parse_rules
+from tests.engine.smtp.replies.reply_rows import parse_rules
 
 RULES = parse_rules(
     "[[rule]]\nid='gone'\ntext='gone'\nmeaning='disabled'\nsource='-'\nexamples=[]\n"

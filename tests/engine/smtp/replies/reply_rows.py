@@ -12,6 +12,7 @@ The benchmark scores the same collections (bench/suites/replies.py).
 """
 
 from mailprobe.bench.suites.replies import Row, collections, reply_of_row
+from mailprobe.engine.smtp.replies.rules import Rules, RuleTable
 
 _EVERY = collections()
 VERDICTS = _EVERY.pop("replies_verdicts.tsv")
@@ -19,3 +20,10 @@ ROWS = _EVERY
 COLLECTIONS = sorted(ROWS)
 ALL_ROWS: list[Row] = [row for rows in ROWS.values() for row in rows]
 reply_of = reply_of_row
+
+
+def parse_rules(toml: str) -> Rules:
+    """Read rules from a TOML text. Raises KeyError, ValueError or re.error for an invalid rule."""
+    rules = Rules(RuleTable(lambda: toml))
+    rules.compile_all()
+    return rules

@@ -24,10 +24,16 @@ from mailprobe.engine.smtp.replies.rules import (
     Rule,
     Step,
     load_rules,
-    parse_rules,
 )
 from mailprobe.engine.smtp.wire import ReplyReader, SmtpReply
-from tests.engine.smtp.replies.reply_rows import ALL_ROWS, COLLECTIONS, ROWS, VERDICTS, reply_of
+from tests.engine.smtp.replies.reply_rows import (
+    ALL_ROWS,
+    COLLECTIONS,
+    ROWS,
+    VERDICTS,
+    parse_rules,
+    reply_of,
+)
 from tests.seeds import ALL
 
 RULES = load_rules()
