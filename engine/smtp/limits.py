@@ -6,7 +6,8 @@ new transaction cures the refusal, the limit is the transaction's. If its first 
 refused alike, the limit is the connection's. If the first recipient of a new connection is
 refused alike, there is no limit: the refusal is the recipient's own, and its words prove
 nothing by position for `OWN_S`. A host that closes, or refuses a further transaction, after
-it has judged recipients shows a limit of the connection in the same way.
+it has judged recipients shows a limit of the connection in the same way. If the last one that it
+judged was refused, it is a limit of the refused ones, such as smtpd_hard_error_limit of Postfix.
 
 One observation may be chance: a burst of temporary failures, or a host that restarts. So a
 limit holds for `FIRST_S` at first. It holds for `KEPT_S` if its words speak of a count of
@@ -39,6 +40,7 @@ class Scope(Enum):
 
     TRANSACTION = "transaction"
     CONNECTION = "connection"
+    REFUSALS = "refused recipients of a connection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class Observation:
     """All recipients behind the first ones were refused alike, or the host closed.
 
     `judged` of the first ones were accepted or refused as no mailbox, `accepted` were
-    accepted. `sent_at` is when the recipients were written, `at` when this was seen.
+    accepted; of a limit of refusals, both are the refused ones. `sent_at` is when the
+    recipients were written, `at` when this was seen.
     """
 
     refusal: str  # see alike()
@@ -84,15 +87,15 @@ class Limit:
 
 @dataclass(slots=True, eq=False)
 class RecipientLimits:
-    """The limits of one host. The three numbers are read for each batch, so they are plain."""
+    """The limits of one host. The four numbers are read for each batch, so they are plain."""
 
     _declared: int = UNLIMITED  # per transaction, for this operator
-    _transaction: Limit | None = None
-    _connection: Limit | None = None
+    _limits: dict[Scope, Limit] = field(default_factory=dict)
     # refusals of recipients, and until when remembered
     _own: dict[str, float] = field(default_factory=dict)
     per_transaction: int = UNLIMITED
     per_connection: int = UNLIMITED
+    refusals_per_connection: int = UNLIMITED
     width: int = UNLIMITED  # the least of both: recipients in one batch
     until: float = float("inf")  # when the first limit ends: then call update()
 
@@ -106,11 +109,9 @@ class RecipientLimits:
         Common servers count accepted recipients. In a connection, refused ones may count, too;
         but if the host closes, each recipient too many costs a connection.
         """
-        if scope is Scope.TRANSACTION:
-            self._transaction = _observed(self._transaction, seen, seen.accepted)
-        else:
-            recipients_max = seen.accepted if seen.closed else seen.judged
-            self._connection = _observed(self._connection, seen, recipients_max)
+        counts_all = scope is Scope.CONNECTION and not seen.closed
+        recipients_max = seen.judged if counts_all else seen.accepted
+        self._limits[scope] = _observed(self._limits.get(scope), seen, recipients_max)
         self.update(seen.at)
 
     @property
@@ -120,17 +121,21 @@ class RecipientLimits:
 
     def knows(self, refusal: str) -> bool:
         """Did this refusal show a limit before?"""
-        return _shown_by(self._transaction, refusal) or _shown_by(self._connection, refusal)
+        return bool(self._shown_by(refusal))
 
     def is_of_connection(self, refusal: str) -> bool:
         """Did this refusal show a limit of the connection before, and none of the transaction?"""
-        return _shown_by(self._connection, refusal) and not _shown_by(self._transaction, refusal)
+        shown = self._shown_by(refusal)
+        return Scope.CONNECTION in shown and Scope.TRANSACTION not in shown
 
     def not_of_transaction(self, refusal: str, now: float) -> None:
         """A new transaction did not cure this refusal."""
-        if _shown_by(self._transaction, refusal):
-            self._transaction = None
+        if Scope.TRANSACTION in self._shown_by(refusal):
+            del self._limits[Scope.TRANSACTION]
             self.update(now)
+
+    def _shown_by(self, refusal: str) -> list[Scope]:
+        return [scope for scope, limit in self._limits.items() if limit.seen.refusal == refusal]
 
     def refute(self, refusal: str, now: float) -> None:
         """It came to the first recipient of a connection: it shows no limit.
@@ -141,29 +146,24 @@ class RecipientLimits:
         self._own = {each: until for each, until in self._own.items() if now < until}
         if len(self._own) < OWN_MAX:
             self._own[refusal] = now + OWN_S
-        if _shown_by(self._transaction, refusal):
-            self._transaction = None
-        if _shown_by(self._connection, refusal):
-            self._connection = None
+        for scope in self._shown_by(refusal):
+            del self._limits[scope]
         self.update(now)
 
     def is_own(self, refusal: str, now: float) -> bool:
         """Does this refusal speak of its recipient, wherever it comes?"""
-        if now < self._own.get(refusal, 0.0):
-            return True
-        return len(self._own) >= OWN_MAX and all(now < until for until in self._own.values())
+        return now < self._own.get(refusal, 0.0) or (
+            len(self._own) >= OWN_MAX and all(now < until for until in self._own.values())
+        )
 
     def update(self, now: float) -> None:
         """Set the numbers. A limit that has ended is remembered, to be confirmed later."""
-        transaction, connection = self._transaction, self._connection
-        self.per_transaction, self.per_connection = self._declared, UNLIMITED
-        self.until = float("inf")
-        if transaction is not None and now < transaction.until:
-            self.per_transaction = min(transaction.recipients_max, self._declared)
-            self.until = transaction.until
-        if connection is not None and now < connection.until:
-            self.per_connection = connection.recipients_max
-            self.until = min(connection.until, self.until)
+        limits = {scope: limit for scope, limit in self._limits.items() if now < limit.until}
+        most = {scope: limit.recipients_max for scope, limit in limits.items()}
+        self.per_transaction = min(self._declared, most.get(Scope.TRANSACTION, UNLIMITED))
+        self.per_connection = most.get(Scope.CONNECTION, UNLIMITED)
+        self.refusals_per_connection = most.get(Scope.REFUSALS, UNLIMITED)
+        self.until = min((limit.until for limit in limits.values()), default=float("inf"))
         self.width = min(self.per_transaction, self.per_connection)
 
 
@@ -172,7 +172,3 @@ def _observed(before: Limit | None, seen: Observation, recipients_max: int) -> L
     if before is None:
         return Limit(recipients_max, seen, seen.at + (KEPT_S if seen.certain else FIRST_S))
     return before.after(seen, recipients_max)
-
-
-def _shown_by(limit: Limit | None, refusal: str) -> bool:
-    return limit is not None and limit.seen.refusal == refusal

@@ -22,7 +22,7 @@ from .address_lookups import (
     AddressLookups,
     cause_without_address,
 )
-from .catchall import RANDOM_UNANSWERED, DomainAcceptance
+from .catchall import RANDOM_UNANSWERED, UNANSWERED_S, DomainAcceptance
 from .controls import CHANGED_RULE, CHANGED_S, UNCONFIRMED_RULE
 from .egress.hosts import EgressHosts
 from .egress.overview import HostOverview
@@ -110,6 +110,7 @@ class Probing:
 
     def submit_to(self, host: Host, probes: Sequence[Probe]) -> None:
         """As submit(), probes whose first exchange has this host. Some may go to another egress."""
+        others: Sequence[Probe] = ()
         if self.relief is not None:
             if not probes:
                 return
@@ -120,8 +121,6 @@ class Probing:
             granted = self.relief.grant(host, here) if here else 0
             probes = here[:granted]
             others = here[granted:]
-        else:
-            others = []
         if not self.turn.begin_together(probes):
             self.turn.begin(probes)
             for probe in probes:
@@ -348,6 +347,7 @@ def _of_accepted(probe: Probe, outcome: Outcome, rule: str) -> tuple[Outcome, st
         # It was sent again only for the catch-all test, and the reply was another.
         outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
     if outcome is Outcome.DELIVERABLE_UNTESTED and probe.result.of_record and probe.has_patience:
+        probe.result.retry_after(probe.result.retry_s or UNANSWERED_S, probe.result.takes)
         return Outcome.UNCONFIRMED, UNCONFIRMED_RULE
     return outcome, rule
 

@@ -28,9 +28,11 @@ from .recorder import SessionRecorder
 from .sent_controls import Control
 from .transaction import Transaction
 
+RATE_S = 300.0  # until a list comes back; most hosts count by the minute, or by ten of them
 _NO_MAILBOX = Meaning.NO_MAILBOX  # to look each up takes 0.12 µs in Python 3.11
 _TLS_DEMANDED = Meaning.TLS_DEMANDED
 _SENDER_REFUSED = Meaning.SENDER_REFUSED
+_RATE_LIMITED = Meaning.RATE_LIMITED
 _UNDELIVERABLE = Outcome.UNDELIVERABLE
 _SOME = Acceptance.SOME
 # Words of hosts that count refused recipients, in a reply about us.
@@ -90,6 +92,7 @@ class RecipientReplies:
             if meaning is not _NO_MAILBOX and (
                 meaning is _SENDER_REFUSED
                 or meaning is _TLS_DEMANDED
+                or meaning is _RATE_LIMITED
                 or _speaks_of_refusals(reply, reading)
             ):
                 return None
@@ -118,7 +121,8 @@ class RecipientReplies:
         else:
             limits.count_refusal(reply, reading, refusal_outcome(reply, reading), now)
             self._emit(RecipientRefused(now, not batch.late, reply.code >= 500))
-        if _speaks_of_refusals(reply, reading):
+        # A 421 may count those of this session alone, as Postfix does: the next one shows a ban.
+        if (reply.code != 421 or limits.refusals == 1) and _speaks_of_refusals(reply, reading):
             self._emit(HostBlocked(f"RCPT refused: {reply.code} {reply.text[:80]}"))
         if reply.code == 421:
             cause = Cause(
@@ -205,6 +209,8 @@ class RecipientReplies:
             return
         if reading.meaning is _NO_MAILBOX and reply.code >= 500:
             asked.target.domain.refused_as_unknown(asked.mailbox, reply)
+        if reading.meaning is _RATE_LIMITED and asked.has_patience:
+            asked.result.retry_after(RATE_S)
         outcome, now = refusal_outcome(reply, reading), self._conversation.received_at
         self._confirmation.conclude(asked, outcome, reading.rule, now)
 

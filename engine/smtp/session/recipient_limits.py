@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...verdict import Outcome
+from ..controls import Treatment
 from ..limits import (
     UNLIMITED,
     Observation,
@@ -36,6 +37,7 @@ NOT_REFUSED = (*OF_TERMS, Meaning.ANOTHER_RECIPIENT)  # it is sent again, on oth
 # Rules of replies that condemn by their code, because no rule knows their words.
 BY_CODE = frozenset(("enhanced.no-mailbox", "code.no-mailbox"))
 IDLE_CLOSE_S = 0.5  # a host that closes after such a pause may have had enough of waiting
+_ACCEPTED = Treatment.ACCEPTED
 _UNDELIVERABLE = Outcome.UNDELIVERABLE  # to look it up takes 0.12 µs in Python 3.11
 
 
@@ -73,6 +75,7 @@ class SessionLimits:
     recipients: int = 0  # answered, and not by 421
     refusals: int = 0
     _refused: int = 0  # of these: for good (5yz), as hosts that ban count them
+    _refused_last: bool = False  # the latest recipient that was accepted, or refused for good
     _sent: deque[tuple[Kind, str]] = field(
         default_factory=deque
     )  # of the batch under way, with their accounts
@@ -103,14 +106,24 @@ class SessionLimits:
         of_session = REFUSALS_MAX - self.refusals
         if of_session <= left:
             left = of_session - self._host.controls.may_be_due(now)
+        of_host = self.of_host.refusals_per_connection - self.refusals
+        if of_host < left:
+            left = of_host
         recipients = self.of_host.per_connection - self.recipients
+        if 1 < self.of_host.per_connection < UNLIMITED:
+            recipients -= self._host.controls.is_at_record(
+                _ACCEPTED, self._refused, now, of_list=True
+            )
         return recipients if recipients < left else left
 
     def may_send_control(self, *, accepted: bool) -> bool:
         """Is there room for one more recipient, which the host `accepted` before, or refused?"""
         if self.recipients >= self.of_host.per_connection or self.refusals >= REFUSALS_MAX:
             return False
-        return accepted or self._refused < self._host.tolerance.known.session_max
+        return accepted or (
+            self._refused < self._host.tolerance.known.session_max
+            and self.refusals < self.of_host.refusals_per_connection
+        )
 
     def send(self, asked: Sequence[PendingProbe], now: float) -> None:
         """These are sent; what the batch before left unanswered is not counted any more."""
@@ -131,6 +144,8 @@ class SessionLimits:
         """The oldest of the recipients under way was answered."""
         self.recipients += accepted
         self.in_transaction += accepted
+        if accepted or refused:
+            self._refused_last = refused
         if self._sent:
             kind, account = self._sent.popleft()
             self._host.tolerance.budget.answered(
@@ -166,6 +181,8 @@ class SessionLimits:
             self.count_answer(now, refused=turn.reply.code >= 500)
         accepted = len(turns) - len(outcomes)
         self._unproven = accepted, accepted + outcomes.count(_UNDELIVERABLE)
+        if self._unproven[1]:
+            self._refused_last = not turns[-1].reply.positive
 
     def may_be_limit(
         self,
@@ -279,9 +296,11 @@ class SessionLimits:
         if batch.idle_s > IDLE_CLOSE_S and batch.replies.count <= batch.is_closing:
             return False
         accepted += self.recipients - self.refusals
-        refusal = alike(0, cause.words)
+        refusal, scope = alike(0, cause.words), Scope.CONNECTION
+        if self._refused_last and judged > accepted:
+            scope, judged, accepted = Scope.REFUSALS, judged - accepted, judged - accepted
         seen = Observation(refusal, judged, accepted, batch.began, now, closed=True)
-        self.of_host.observe(Scope.CONNECTION, seen)
+        self.of_host.observe(scope, seen)
         return True
 
 

@@ -130,3 +130,14 @@ def test_an_operators_limit_is_kept_whatever_is_learned():
 
 def test_the_rules_that_condemn_by_a_code_alone_are_rules():
     assert set(standard_rules().readings) >= BY_CODE
+
+
+def test_a_limit_of_refused_recipients_leaves_the_others_unlimited():
+    limits = RecipientLimits()
+    limits.observe(Scope.REFUSALS, seen(10.0, judged=2, accepted=2, closed=True))
+    assert (limits.refusals_per_connection, limits.per_connection) == (2, UNLIMITED)
+    limits.observe(Scope.REFUSALS, seen(20.0, judged=2, accepted=2, closed=True))
+    limits.update(20.0 + KEPT_S - 1)
+    assert limits.refusals_per_connection == 2
+    limits.update(20.0 + KEPT_S)
+    assert limits.refusals_per_connection == UNLIMITED

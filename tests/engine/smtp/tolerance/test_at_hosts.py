@@ -165,6 +165,74 @@ def attacked_domain(network: FakeNetwork, host: MailHost, way: str) -> str:
     return "attack.test"
 
 
+# -- sessions that end after some refusals ---------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+async def test_requests_are_answered_where_each_session_ends_after_some_refusals(
+    autojump_clock, most
+):
+    """Postfix's smtpd_hard_error_limit counts one session's errors: that is no ban."""
+    async with open_fake_network() as network:
+        host = neutral_host(refusals_max=most)
+        network.add("shop.test", host)
+        async with open_checked_engine(network) as engine:
+            for number in range(4):
+                (await ask(engine, mixed(12, 0.5, start=100 * number))).assert_true()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+async def test_a_list_is_known_where_each_session_ends_after_some_refusals(autojump_clock, most):
+    """The limit is one of refused recipients, so a session may have any number of others."""
+    async with open_fake_network() as network:
+        host = neutral_host(refusals_max=most)
+        network.add("shop.test", host)
+        async with open_checked_engine(network) as engine:
+            (await ask_list(engine, mixed(60, 0.4))).assert_true()
+        assert len(host.record.sessions) <= 60
+
+
+async def test_a_list_is_known_where_a_connection_takes_few_recipients(autojump_clock):
+    """A place of each connection is left to the recipient that shows whether the host judges."""
+    async with open_fake_network() as network:
+        host = neutral_host(session_recipients_max=4, session_recipients_reply="421 4.7.0 Enough")
+        network.add("shop.test", host)
+        async with open_checked_engine(network) as engine:
+            (await ask_list(engine, mixed(50, 0.4))).assert_true()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_list_is_known_at_a_host_that_greylists_random_names_too(autojump_clock, seed):
+    """An accepted address that lacks the answer to its random name comes back for it."""
+    async with open_fake_network() as network:
+        host = neutral_host(greylist_s=300.0, default_unknown="550 no such user here")
+        network.add("shop.test", host)
+        texts = mixed(24, 0.4, start=seed)
+        async with open_checked_engine(network) as engine:
+            await ask_list(engine, texts)
+            await trio.sleep(300.0)
+            results = await ask_list(engine, texts)
+        assert "unconfirmed" not in results.reasons()
+        results.assert_true()
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "450 4.7.1 Error: too many recipients from probe.test[192.0.2.1]",  # Postfix's anvil
+        "451 4.7.1 Rate limit exceeded",
+    ],
+)
+async def test_a_list_comes_back_to_a_host_that_takes_fewer_recipients_in_a_time(
+    autojump_clock, reply
+):
+    async with open_fake_network() as network:
+        slow = {f"known{number}": (*[reply] * 4, "250 2.1.5 Ok") for number in range(5)}
+        network.add("shop.test", neutral_host(replies=slow))
+        async with open_checked_engine(network) as engine:
+            (await ask_list(engine, mixed(20, 0.1))).assert_true()
+
+
 # -- results at a host that tolerates it ----------------------------------------------------
 
 
