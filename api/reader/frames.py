@@ -160,11 +160,15 @@ class ListRead(msgspec.Struct, frozen=True, tag=True):
 
 
 class ListedRow(msgspec.Struct, frozen=True, array_like=True):
-    """A row of a list: its address or "", its cells, and its results of an earlier cleaning."""
+    """A row of a list: its address or "", its cells, and its results of an earlier cleaning.
+
+    `is_of_several`: it has more addresses, of which this is the first.
+    """
 
     address: str
     cells: list[str]
     results: dict[str, str]
+    is_of_several: bool
 
 
 class ListedRows(msgspec.Struct, frozen=True, tag=True):

@@ -21,7 +21,8 @@ def send_rows(channel: Channel, descriptor: int, order: ReadRows) -> None:
         rows: list[ListedRow] = []
         weight = 0
         for row in source.rows():
-            listed = ListedRow(row.address, row.cells(), row.results())
+            addresses = sum(len(each.addresses) for each in row.readings)
+            listed = ListedRow(row.address, row.cells(), row.results(), addresses > 1)
             rows.append(listed)
             weight += weight_of(listed.cells) + weight_of([*listed.results.values()])
             if len(rows) == ROWS_MAX or weight > WEIGHT_MAX:

@@ -188,7 +188,9 @@ def _read_list(path: Path, reading: ReadOptions, bounces: Bounces) -> None:
         for row in part.rows:
             if row.address:
                 said = reader.read(row.cells, row.address)
-                bounces.add(row.address, said.kind, said.words)
+                # Of several addresses nothing says which one it was.
+                kind = "unknown" if said.kind and row.is_of_several else said.kind
+                bounces.add(row.address, kind, said.words)
             elif any(cell.strip() for cell in row.cells):
                 bounces.add("a row without an address", None)
 
