@@ -1,13 +1,13 @@
 """No reply's text costs more than 2 ms of CPU, however it is made.
 
-CPU times are compared with a loop of known length on the same machine, and the least of
-several runs counts, so that a busy machine is no matter.
+CPU times are compared with a loop of known length on the same machine, and one of several
+runs may take as short, so that a busy machine is no matter.
 """
 
 import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -43,13 +43,11 @@ UNITS = [
 ]  # fmt: skip
 
 
-def least_cpu_s(work) -> float:
-    took_s = []
+def cpu_times_s(work: Callable[[], object]) -> Iterator[float]:
     for _ in range(RUNS):
         begun_s = time.thread_time()
         work()
-        took_s.append(time.thread_time() - begun_s)
-    return min(took_s)
+        yield time.thread_time() - begun_s
 
 
 def loop() -> None:
@@ -57,19 +55,25 @@ def loop() -> None:
         pass
 
 
-def reading_cpu_s(text: str) -> float:
+@pytest.fixture(scope="module")
+def bound_s() -> float:
+    return min(cpu_times_s(loop))
+
+
+def is_read_within(bound_s: float, text: str) -> bool:
+    """The first run that takes as short is enough: most do at once."""
     reply = SmtpReply(550, tuple(text.split("\n")))
-    return least_cpu_s(lambda: RULES.forgetful().read(Step.RCPT, reply))
+    times_s = cpu_times_s(lambda: RULES.forgetful().read(Step.RCPT, reply))
+    return any(took_s < bound_s for took_s in times_s)
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_no_text_takes_long(unit: str):
+def test_no_text_takes_long(unit: str, bound_s: float):
     """16 KiB, in one line and in a hundred."""
-    bound_s = least_cpu_s(loop)
     text = (unit * 16384)[:16384]
     lines = "\n".join(text[at : at + 163] for at in range(0, 16384, 164))
-    assert reading_cpu_s(text) < bound_s
-    assert reading_cpu_s(lines) < bound_s
+    assert is_read_within(bound_s, text)
+    assert is_read_within(bound_s, lines)
 
 
 def words_of(rule: Rule) -> list[str]:
@@ -91,10 +95,9 @@ def adversarial(rule: Rule) -> Iterator[str]:
 @pytest.mark.parametrize(
     "rule", [r for r in RULES.rules if not r.wordless], ids=lambda rule: rule.reading.rule
 )
-def test_no_rule_takes_long_for_its_own_words(rule: Rule):
-    bound_s = least_cpu_s(loop)
+def test_no_rule_takes_long_for_its_own_words(rule: Rule, bound_s: float):
     for text in adversarial(rule):
-        assert reading_cpu_s(text) < bound_s, text
+        assert is_read_within(bound_s, text), text
 
 
 @pytest.mark.parametrize(
