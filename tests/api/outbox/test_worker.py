@@ -46,6 +46,7 @@ POISON_CLAIMS_MAX = 4
 FAULTS_S = 150.0  # after this nothing fails any more, and everything must come to its end
 WORKERS = 3
 ITEMS = 12
+LOOKED_AT_EVERY_S = 10.0  # each look reads all items: every second, looks were a third of a run
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ class World:
         messages: list[OutboxMessage] = []
         with trio.fail_after(3000):
             while not messages or any(message.due_at for message in messages):
-                await trio.sleep(1)
+                await trio.sleep(LOOKED_AT_EVERY_S)
                 messages = await self.store.messages("alert", limit=100)
         return messages
 
