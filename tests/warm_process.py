@@ -29,7 +29,8 @@ ROOT = Path(__file__).parents[1]
 PROGRAMS = (
     *("mailprobe.api.cli", "tests.api.fake_source", "tests.api.forking_service"),
     *("tests.api.cli.cleaning.faulty_clean", "tests.api.quota.killable_service", "tests.warm_lab"),
-    *("tests.storage.child_process", "tests.storage.other_process"),
+    *("tests.api.cli.remote.quick_clean", "tests.storage.child_process"),
+    "tests.storage.other_process",
 )
 PR_SET_CHILD_SUBREAPER = 36
 ORDER_MAX = 1 << 17  # octets; its environment is most of it

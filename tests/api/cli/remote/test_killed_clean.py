@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,17 +17,13 @@ from mailprobe.api.http.listeners import open_sockets
 from mailprobe.api.serve import serve_service
 from mailprobe.bench.world.mail_host import MailHost
 from tests.api.lists.test_lists import open_list_shop
+from tests.warm_process import WarmProcess
 
 WORLDS = int(os.environ.get("MAILPROBE_KILLS", "1"))
 WITHIN_S = 120.0  # only a failing test waits so long
+POLL_S = 0.005
 ENDS = [signal.SIGKILL, signal.SIGINT, signal.SIGTERM]
-PROGRAM = (
-    "import sys\n"
-    "from mailprobe.api.cli import main\n"
-    "from mailprobe.api.cli.remote import list_way\n"
-    "list_way.LONG, list_way.POLL_S = int(sys.argv.pop(1)), 0.1\n"
-    "main()\n"
-)
+PROGRAM = "tests.api.cli.remote.quick_clean"
 
 
 def texts(rng: random.Random, count: int) -> list[str]:
@@ -44,19 +39,20 @@ async def run_until(
     command: list[str], journal: Path, octets: int | None, end: signal.Signals
 ) -> int:
     """Run the command; send it a signal once its journal has so many octets."""
-    with trio.fail_after(WITHIN_S):
-        process = await trio.lowlevel.open_process(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+    nothing = subprocess.DEVNULL
+    with (
+        trio.fail_after(WITHIN_S),
+        WarmProcess(command, stdin=nothing, stdout=nothing, stderr=nothing) as process,
+    ):
         try:
-            while octets is not None and process.poll() is None:
-                if octets_of(journal) >= octets:
+            while process.poll() is None:
+                if octets is not None and octets_of(journal) >= octets:
                     process.send_signal(end)
-                    break
-                await trio.sleep(0.005)
-            return await process.wait()
+                    octets = None
+                await trio.sleep(POLL_S)
         finally:
             process.kill()
+    return process.returncode
 
 
 @pytest.mark.parametrize("long", [10_000, 50], ids=["requests", "a list"])
@@ -74,7 +70,7 @@ async def test_a_run_that_is_ended_and_resumed_pays_for_each_address_once(
         sockets, drain = open_sockets("127.0.0.1", 0), trio.Event()
         await nursery.start(serve_service, shop.service, sockets, drain)
         server = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
-        command = [sys.executable, "-c", PROGRAM, str(long), "clean", str(tmp_path / "list.csv"),
+        command = [PROGRAM, str(long), "clean", str(tmp_path / "list.csv"),
                    "--server", server, "--key", shop.key, "--resume", "--recheck", "0",
                    "-o", str(tmp_path / "out.csv")]  # fmt: skip
         journal = tmp_path / "out.csv.journal"
