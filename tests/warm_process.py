@@ -1,8 +1,8 @@
 """Processes that are forked from one with all modules loaded: 0.1 s of processor time each, not 1 s.
 
 `WarmProcess` is a `subprocess.Popen` whose words are a module of PROGRAMS and its arguments. The process is a
-child of the test's in all respects: its standard streams, folder, environment, session and exit code.
-What only the start of an interpreter shows (PYTHON* variables, closed standard streams, imports)
+child of the test's in all respects: its standard streams, folder, environment, session and exit code,
+and an ignored SIGHUP. What only the start of an interpreter shows (PYTHON* variables, closed standard streams, imports)
 needs a real start.
 """
 
@@ -11,6 +11,7 @@ import ctypes
 import gc
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -69,6 +70,7 @@ class WarmProcess(subprocess.Popen[Any]):
             "env": dict(os.environ if env is None else env),
             "fds": [0, 1, 2, *pass_fds],
             "new_session": new_session,
+            "ignores_hangup": signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
         }
         ours = [own if fd == -1 else fd for own, fd in enumerate((stdin, stdout, stderr))]
         try:
@@ -206,6 +208,7 @@ def _serve(orders: socket.socket) -> Callable[[], None]:
 def _become(order: dict[str, Any], fds: list[int], needless: list[int]) -> None:
     if order["new_session"]:
         os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN if order["ignores_hangup"] else signal.SIG_DFL)
     for fd in needless:
         os.close(fd)
     spare = [os.dup2(fd, 100 + number, inheritable=False) for number, fd in enumerate(fds)]

@@ -6,11 +6,12 @@ As a program it is `mailprobe` with this source as its engine:
     python -m tests.api.fake_source [--hang-after N] [--fail-after N] -- clean list.csv
 
 It writes each requested address to the descriptor that FAKE_SOURCE_FD names,
-and `ready` before it hangs.
+and `ready` before it hangs. With --file-octets-max N no file grows beyond N, as on a full disk.
 """
 
 import math
 import os
+import resource
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -129,7 +130,11 @@ class FakeSource:
 def main(words: list[str]) -> None:
     source = FakeSource()
     while (word := words.pop(0)) != "--":
-        setattr(source, word.removeprefix("--").replace("-", "_"), int(words.pop(0)))
+        number = int(words.pop(0))
+        if word == "--file-octets-max":
+            resource.setrlimit(resource.RLIMIT_FSIZE, (number, number))
+        else:
+            setattr(source, word.removeprefix("--").replace("-", "_"), number)
     mailprobe.api.cli.source.open_own_engine = lambda *_, **__: source.open()
     mailprobe.api.cli.main(words)
 

@@ -4,13 +4,12 @@ import csv
 import io
 import json
 import os
-import resource
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -301,19 +300,13 @@ def mailprobe(
     stdin_file: IO[bytes] | int = subprocess.PIPE,
     stdout_file: IO[bytes] | int = subprocess.PIPE,
 ) -> Iterator[Child]:
-    def limit() -> None:
-        assert file_octets_max is not None
-        resource.setrlimit(resource.RLIMIT_FSIZE, (file_octets_max, file_octets_max))
-
-    limited = file_octets_max is not None
-    start = subprocess.Popen if limited else WarmProcess
-    interpreter = [sys.executable, "-m"] if limited else []
     read, write = os.pipe()
-    knobs = [] if hang_after is None else ["--hang-after", str(hang_after)]
+    named = {"--hang-after": hang_after, "--file-octets-max": file_octets_max}
+    knobs = [[name, str(number)] for name, number in named.items() if number is not None]
     with (
         os.fdopen(read, "rb") as reported,
-        start(
-            [*interpreter, "tests.api.fake_source", *knobs, "--", *map(str, words)],
+        WarmProcess(
+            ["tests.api.fake_source", *chain(*knobs), "--", *map(str, words)],
             cwd=directory,
             env={
                 **os.environ,
@@ -325,7 +318,6 @@ def mailprobe(
             stdin=stdin_file,
             stdout=stdout_file,
             stderr=subprocess.PIPE,
-            preexec_fn=limit if limited else None,
         ) as process,
     ):
         os.close(write)

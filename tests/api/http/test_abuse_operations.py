@@ -192,7 +192,7 @@ def sighup_not_ignored() -> Iterator[None]:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_sighup_drains_as_sigterm_does(place: Place, workers: int) -> None:
     """The service closes an idle connection and exits with 0."""
-    with running(place, workers=workers, warm=False) as service:
+    with running(place, workers=workers) as service:
         with socket.create_connection(("127.0.0.1", service.port)) as sock:
             sock.sendall(b"GET /health HTTP/1.1\r\nHost: a.test\r\n\r\n")
             assert sock.recv(65536).startswith(b"HTTP/1.1 200")
@@ -205,7 +205,7 @@ def test_sighup_drains_as_sigterm_does(place: Place, workers: int) -> None:
 def test_under_nohup_sighup_ends_nothing(place: Place) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # inherited
     try:
-        with running(place, workers=2, warm=False) as service:
+        with running(place, workers=2) as service:
             service.process.send_signal(signal.SIGHUP)
             for _ in range(3):
                 until_ok_is(service, True)
