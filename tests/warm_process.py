@@ -31,7 +31,7 @@ PROGRAMS = (
     *("mailprobe.api.cli", "tests.api.fake_source", "tests.api.forking_service"),
     *("tests.api.cli.cleaning.faulty_clean", "tests.api.quota.killable_service", "tests.warm_lab"),
     *("tests.api.cli.remote.quick_clean", "tests.storage.child_process"),
-    "tests.storage.other_process",
+    *("tests.storage.other_process", "tests.api.billing.billing_child"),
 )
 PR_SET_CHILD_SUBREAPER = 36
 ORDER_MAX = 1 << 17  # octets; its environment is most of it

@@ -33,7 +33,7 @@ def test_a_service_waits_for_a_database_that_is_busy_at_its_start(tmp_path: Path
         waiting = threading.Thread(target=end_once_it_is_waited_for)
         waiting.start()
         try:
-            with running(place, workers=2, warm=False) as service:
+            with running(place, workers=2) as service:
                 assert BUSY in place.log.read_text()
                 assert httpx.get(f"{service.url}/health", trust_env=False).status_code == 200
                 service.stop()

@@ -11,7 +11,7 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -55,7 +55,7 @@ async def use(store: Store, name: str, now: Callable[[], datetime], rng: random.
         os.write(1, b".\n")
 
 
-async def main(path: str, url: str, began: str, seed: str) -> None:
+async def live(path: str, url: str, began: str, seed: str) -> None:
     now, rng = fast_clock(float(began)), random.Random(int(seed))
     async with (
         open_store(Path(path), secret_key=SECRET, now=now) as store,
@@ -69,6 +69,10 @@ async def main(path: str, url: str, began: str, seed: str) -> None:
             nursery.start_soon(use, store, name, now, random.Random(rng.random()))
 
 
+def main(words: Sequence[str]) -> None:
+    path, url, began, seed = words
+    trio.run(live, path, url, began, seed)
+
+
 if __name__ == "__main__":
-    _, path, url, began, seed = sys.argv
-    trio.run(main, path, url, began, seed)
+    main(sys.argv[1:])

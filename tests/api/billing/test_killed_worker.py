@@ -1,9 +1,9 @@
 """Killed at any moment, the service counts each verification once at the meter."""
 
+import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from mailprobe.api.billing.provider import (
 )
 from mailprobe.storage import open_store
 from tests.api.billing.billing_child import NAMES, fast_clock
-from tests.api.billing.billing_fixture import ROOT, deliver_batch
+from tests.api.billing.billing_fixture import deliver_batch
 from tests.api.billing.fake_stripe import (
     KEY,
     FakeStripe,
@@ -29,6 +29,7 @@ from tests.api.billing.fake_stripe import (
 from tests.seeds import seeds
 from tests.storage.fixed_clock import SECRET as STORE_SECRET
 from tests.storage.fixed_clock import make_caller
+from tests.warm_process import WarmProcess
 
 # httpx does not close the body's generator when a request is cancelled
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
@@ -55,7 +56,7 @@ async def test_killed_at_any_moment_the_meter_counts_each_verification_once(tmp_
                 str(began),
                 str(kill),
             ]
-            await live_and_die([sys.executable, "-m", *command], fake, rng)
+            await live_and_die(command, fake, rng)
         fake.trouble = 0.0
         clock = Later(now)  # all leases and pauses are over
         async with open_store(path, secret_key=STORE_SECRET, now=clock) as store:
@@ -79,7 +80,7 @@ async def test_killed_at_any_moment_the_meter_counts_each_verification_once(tmp_
 async def live_and_die(command: list[str], fake: FakeStripe, rng: random.Random) -> None:
     """Run the child; kill it after some settlements, or while it waits for Stripe's answer."""
     settlements, events = rng.randint(1, 150), rng.randint(1, 6)
-    process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, cwd=ROOT)
+    process = WarmProcess(command, stdout=subprocess.PIPE)
 
     def observe(asked: Any) -> None:
         nonlocal events
@@ -89,11 +90,13 @@ async def live_and_die(command: list[str], fake: FakeStripe, rng: random.Random)
 
     fake.on_done = observe
     assert process.stdout
-    async for octets in process.stdout:
-        settlements -= octets.count(b"\n")
-        if settlements <= 0:
-            process.kill()
-    assert await process.wait() == -signal.SIGKILL
+    with process:
+        async with trio.lowlevel.FdStream(os.dup(process.stdout.fileno())) as output:
+            async for octets in output:
+                settlements -= octets.count(b"\n")
+                if settlements <= 0:
+                    process.kill()
+    assert process.returncode == -signal.SIGKILL
     fake.on_done = lambda asked: None
 
 
