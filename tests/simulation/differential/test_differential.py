@@ -4,11 +4,14 @@ Verdicts, evidence and what the hosts saw are equal. A change that is meant to d
 records the worlds anew, and says in its commit what the differences are.
 """
 
+from functools import cache
+
 import pytest
 
 from tests.seeds import ALL
 from tests.simulation.differential.record import Record, differences, losses, play
 from tests.simulation.differential.recordings import name_of, read_recordings, recorded_seeds
+from tests.simulation.differential.step_watch import StepWatch, watched_steps
 from tests.simulation.differential.worlds import BUILDERS, HOSTS, WAYS, is_explained
 
 RECORDINGS = read_recordings()
@@ -33,13 +36,25 @@ def test_the_core_does_what_it_did_before(kind):
     assert found == {}
 
 
+@cache
+def played_in_reverse(kind: str) -> tuple[Record, list[StepWatch]]:
+    """A recorded world, with its answers explained if they were not, or the reverse."""
+    seed = seeds_of(kind)[0]
+    with watched_steps() as watches:
+        return play(kind, seed, explain=not is_explained(seed)).record, watches
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_evidence_changes_neither_verdicts_nor_what_hosts_see(kind):
-    """A recorded world, played with its answers explained if they were not, or the reverse."""
-    seed = seeds_of(kind)[0]
-    recorded = RECORDINGS[name_of(kind, seed)]
-    reverse = play(kind, seed, explain=not is_explained(seed)).record
+    recorded = RECORDINGS[name_of(kind, seeds_of(kind)[0])]
+    reverse, _ = played_in_reverse(kind)
     assert (reverse.verdicts, reverse.hosts) == (recorded.verdicts, recorded.hosts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_task_waits_before_the_turn_of_its_step_is_run(kind):
+    _, watches = played_in_reverse(kind)
+    assert [each.left_marked for each in watches] == [set()]
 
 
 BEFORE = Record("du?|-", ((2, 1, 5, 2, 1),), "ab")

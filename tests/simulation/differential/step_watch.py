@@ -1,7 +1,7 @@
 """Every step of the probing core ends with its turn: nothing stays marked while tasks wait."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -9,7 +9,6 @@ import trio
 
 from mailprobe.engine import Engine
 from tests.simulation.differential import worlds
-from tests.simulation.differential.worlds import BUILDERS, run_world
 
 
 class StepWatch(trio.abc.Instrument):
@@ -24,13 +23,12 @@ class StepWatch(trio.abc.Instrument):
             self.left_marked.add(task.name)
 
 
-@pytest.mark.parametrize("kind", BUILDERS)
-def test_no_task_waits_before_the_turn_of_its_step_is_run(kind, monkeypatch):
+@contextmanager
+def watched_steps() -> Iterator[list[StepWatch]]:
+    """A watch for each engine that a world opens meanwhile."""
     watches: list[StepWatch] = []
 
-    def watching(name: str) -> None:
-        open_it = getattr(worlds, name)
-
+    def watching(open_it: Any) -> Any:
         @asynccontextmanager
         async def open_watched(*args: Any, **options: Any) -> AsyncIterator[Engine]:
             async with open_it(*args, **options) as engine:
@@ -38,9 +36,9 @@ def test_no_task_waits_before_the_turn_of_its_step_is_run(kind, monkeypatch):
                 trio.lowlevel.add_instrument(watches[-1])
                 yield engine
 
-        monkeypatch.setattr(worlds, name, open_watched)
+        return open_watched
 
-    watching("open_test_engine")
-    watching("open_changing_engine")
-    run_world(kind, 200)
-    assert [each.left_marked for each in watches] == [set()]
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("open_test_engine", "open_changing_engine"):
+            patch.setattr(worlds, name, watching(getattr(worlds, name)))
+        yield watches
