@@ -12,9 +12,6 @@ import anyio._backends._trio  # noqa: F401  now: pytest rewrites it, which CPyth
 import pytest
 import trio
 from click.testing import CliRunner
-from mcp.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp_types import CallToolResult, TextContent
 
 from mailprobe.api.cli import main
 from mailprobe.api.cli.toolserver.lines import LINE_OCTETS_MAX
@@ -54,6 +51,11 @@ def started(place: Path, lab: Lab, **more: str) -> Iterator["subprocess.Popen[by
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
 async def test_the_official_client_verifies_and_cleans(tmp_path: Path, lab: Lab, mode: str):
+    # 0.6 s, which every process would take to collect this file
+    from mcp.client import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+    from mcp_types import CallToolResult, TextContent
+
     good, bad = lab.addresses["deliverable"][0], lab.addresses["undeliverable"][0]
     path = written(tmp_path / "list.csv", f"email\n{good}\n{bad}\n")
     server = StdioServerParameters(
