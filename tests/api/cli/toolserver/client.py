@@ -9,7 +9,6 @@ from typing import Any
 import trio
 import trio.testing
 
-from mailprobe.api.cli.toolserver.protocol import serve_tools
 from mailprobe.api.cli.toolserver.toolbox import Toolbox
 
 INITIALIZE = {
@@ -74,6 +73,9 @@ async def open_session(toolbox: Toolbox, *, begins: bool = True) -> AsyncIterato
 
     Its input ends with the block, and it must then end too.
     """
+    # 0.6 s for `mcp`, which every process would take to collect these tests
+    from mailprobe.api.cli.toolserver.protocol import serve_tools
+
     lines, source = trio.open_memory_channel[bytes](200)
     sink, written = trio.open_memory_channel[bytes](200)
     async with trio.open_nursery() as nursery:

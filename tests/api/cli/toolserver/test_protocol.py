@@ -1,6 +1,7 @@
 """A session of the protocol: versions, limits, cancellation, progress, and wrong lines."""
 
 import json
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -9,7 +10,6 @@ import trio.testing
 from msgspec import Struct
 
 from mailprobe.api.cli.toolserver.lines import LINE_OCTETS_MAX
-from mailprobe.api.cli.toolserver.protocol import GRACE_S, UNSENT_MAX, serve_tools
 from mailprobe.api.cli.toolserver.toolbox import CALLS_MAX, OfferedTool, Report, Toolbox
 from mailprobe.api.errors import CommandError
 from mailprobe.api.mcp.outcomes import FRESH_MS, SERVER
@@ -17,6 +17,12 @@ from mailprobe.engine.background import sole_exception
 from tests.api.cli.toolserver.client import INITIALIZE, open_session
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+
+
+@pytest.fixture(scope="module")
+def protocol() -> Any:
+    """The module of the protocol. It imports `mcp`, which would make the collection longer."""
+    return import_module("mailprobe.api.cli.toolserver.protocol")
 
 
 class Wait(Struct):
@@ -223,7 +229,7 @@ async def test_calls_are_limited_and_each_that_ends_makes_room(autojump_clock):
     assert (tools.ended, tools.cancelled) == (2 * (CALLS_MAX - 1), 2)
 
 
-async def test_a_client_that_reads_nothing_is_read_no_further(autojump_clock):
+async def test_a_client_that_reads_nothing_is_read_no_further(autojump_clock, protocol):
     """What it has not read is bounded: the answers, and the refusals of what is too many."""
     lines, source = trio.open_memory_channel[bytes](0)
     reading = trio.Event()
@@ -234,34 +240,36 @@ async def test_a_client_that_reads_nothing_is_read_no_further(autojump_clock):
         written.append(line)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_tools, Tools().box(), source, sink)
+        nursery.start_soon(protocol.serve_tools, Tools().box(), source, sink)
         async with lines:
             taken = 0
             with trio.move_on_after(60):
                 while True:
                     await lines.send(PING)
                     taken += 1
-            assert CALLS_MAX + UNSENT_MAX <= taken < CALLS_MAX + UNSENT_MAX + 5
+            assert CALLS_MAX + protocol.UNSENT_MAX <= taken < CALLS_MAX + protocol.UNSENT_MAX + 5
             reading.set()
         await trio.testing.wait_all_tasks_blocked()
     assert len(written) == taken
     assert sum(b'"result":{}' in line for line in written) >= CALLS_MAX
 
 
-async def test_at_the_end_of_the_input_calls_have_a_moment(autojump_clock):
+async def test_at_the_end_of_the_input_calls_have_a_moment(autojump_clock, protocol):
     tools = Tools()
     async with open_session(tools.box()) as client:
-        for number, seconds in enumerate((GRACE_S - 2, 1000)):
+        for number, seconds in enumerate((protocol.GRACE_S - 2, 1000)):
             await client.call("wait", {"seconds": seconds}, id_=number)
         await client.nothing()
         began = trio.current_time()
     assert (await client.next())["id"] == 0
     assert (tools.ended, tools.cancelled) == (1, 1)
-    assert trio.current_time() - began == pytest.approx(GRACE_S)
+    assert trio.current_time() - began == pytest.approx(protocol.GRACE_S)
 
 
 @pytest.mark.parametrize("seconds", [0, 1000])
-async def test_a_client_that_reads_nothing_does_not_keep_the_session(autojump_clock, seconds: int):
+async def test_a_client_that_reads_nothing_does_not_keep_the_session(
+    autojump_clock, seconds: int, protocol
+):
     tools = Tools()
     lines, source = trio.open_memory_channel[bytes](9)
     for line in ({"id": 0, "method": "initialize", "params": INITIALIZE},
@@ -276,12 +284,12 @@ async def test_a_client_that_reads_nothing_does_not_keep_the_session(autojump_cl
         if b'"id":0' not in line:
             await trio.sleep_forever()
 
-    await serve_tools(tools.box(), source, sink)
-    assert trio.current_time() == pytest.approx(GRACE_S)
+    await protocol.serve_tools(tools.box(), source, sink)
+    assert trio.current_time() == pytest.approx(protocol.GRACE_S)
     assert (tools.begun, tools.cancelled) == (1, seconds > 0)
 
 
-async def test_a_client_that_is_gone_ends_the_session(autojump_clock):
+async def test_a_client_that_is_gone_ends_the_session(autojump_clock, protocol):
     tools = Tools()
 
     async def sink(line: bytes) -> None:
@@ -295,6 +303,6 @@ async def test_a_client_that_is_gone_ends_the_session(autojump_clock):
         message = {"jsonrpc": "2.0", "id": id_, "method": method, "params": params}
         lines.send_nowait(json.dumps(message).encode())
     with pytest.raises(ExceptionGroup) as raised:
-        await serve_tools(tools.box(), source, sink)
+        await protocol.serve_tools(tools.box(), source, sink)
     assert isinstance(sole_exception(raised.value), BrokenPipeError)
     assert (trio.current_time(), tools.cancelled) == (0, tools.begun)
