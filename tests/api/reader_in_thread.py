@@ -1,10 +1,12 @@
 """A reader in a thread of the tests' own process: it starts at once, and has no bounds."""
 
+import select
 import socket
 import threading
 from math import inf
 
 import pytest
+import trio
 
 from mailprobe.api.lists import results, upload
 from mailprobe.api.reader import cleaning, client, process, rows, starting
@@ -12,6 +14,8 @@ from mailprobe.api.reader.bounds import Bounds
 from mailprobe.api.reader.forks import Fork
 from mailprobe.api.reader.frames import END
 from mailprobe.api.reader.process import serve, serve_orders
+
+WAITED_S = 5.0  # for a report; a reader may wait for what other tasks of its starter send
 
 
 class ReaderThread:
@@ -41,6 +45,23 @@ def spawn_thread(bounds: Bounds, file: int) -> starting.Spawned[ReaderThread]:
     return starting.Spawned(ReaderThread(theirs, file), ours)
 
 
+class ForkInThread(Fork):
+    """A reader in a thread. The event loop waits for its reports, and virtual time with it.
+
+    Else hours of virtual time would pass while the thread works, and all that is done at
+    intervals would be done for each of them.
+    """
+
+    def __init__(self, connection: socket.socket, end: socket.socket) -> None:
+        super().__init__(connection, end)
+        self.connection = connection
+
+    async def receive(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        select.select([self.connection], [], [], WAITED_S)
+        return await super().receive()
+
+
 def fork_thread() -> Fork:
     """See `Forks.fork`. It has ended for its starter as soon as it is killed."""
     ours, theirs = socket.socketpair()
@@ -52,7 +73,7 @@ def fork_thread() -> Fork:
             serve_orders(theirs)
 
     threading.Thread(target=run, daemon=True).start()
-    return Fork(ours, end)
+    return ForkInThread(ours, end)
 
 
 def read_in_threads(patch: pytest.MonkeyPatch) -> None:
