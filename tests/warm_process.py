@@ -1,9 +1,9 @@
 """Processes that are forked from one with all modules loaded: 0.1 s of processor time each, not 1 s.
 
 `WarmProcess` is a `subprocess.Popen` whose words are a module of PROGRAMS and its arguments. The process is a
-child of the test's in all respects: its standard streams, folder, environment, session and exit code,
-and an ignored SIGHUP. What only the start of an interpreter shows (PYTHON* variables, closed standard streams, imports)
-needs a real start.
+child of the test's in all respects: its standard streams, folder, environment, session, exit code,
+and SIGHUP, which it ignores if the test does. What only the start of an interpreter shows (PYTHON*
+variables, closed standard streams, imports) needs a real start.
 """
 
 import atexit

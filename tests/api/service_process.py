@@ -159,7 +159,7 @@ def running(
 ) -> Iterator[Running]:
     """Start the service of this place; kill what is left of it at the end.
 
-    Not `warm` it has its own interpreter, for a test of its memory or of the signals it was given.
+    Not `warm` it has its own interpreter, for a test of its memory.
     """
     start, command = (WarmProcess, [WARM_COMMAND]) if warm else (subprocess.Popen, COMMAND)
     began_at = place.log.stat().st_size if place.log.exists() else 0

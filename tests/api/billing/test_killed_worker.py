@@ -91,11 +91,15 @@ async def live_and_die(command: list[str], fake: FakeStripe, rng: random.Random)
     fake.on_done = observe
     assert process.stdout
     with process:
-        async with trio.lowlevel.FdStream(os.dup(process.stdout.fileno())) as output:
-            async for octets in output:
-                settlements -= octets.count(b"\n")
-                if settlements <= 0:
-                    process.kill()
+        try:
+            async with trio.lowlevel.FdStream(os.dup(process.stdout.fileno())) as output:
+                async for octets in output:
+                    settlements -= octets.count(b"\n")
+                    if settlements <= 0:
+                        process.kill()
+        except BaseException:
+            process.kill()
+            raise
     assert process.returncode == -signal.SIGKILL
     fake.on_done = lambda asked: None
 
