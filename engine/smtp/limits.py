@@ -6,8 +6,9 @@ new transaction cures the refusal, the limit is the transaction's. If its first 
 refused alike, the limit is the connection's. If the first recipient of a new connection is
 refused alike, there is no limit: the refusal is the recipient's own, and its words prove
 nothing by position for `OWN_S`. A host that closes, or refuses a further transaction, after
-it has judged recipients shows a limit of the connection in the same way. If the last one that it
-judged was refused, it is a limit of the refused ones, such as smtpd_hard_error_limit of Postfix.
+it has judged recipients shows a limit of the connection in the same way. It is one of the refused
+recipients alone, such as smtpd_hard_error_limit of Postfix, if the last one was refused, and the
+words say so or another session ended after as many refused ones, and another number in all.
 
 One observation may be chance: a burst of temporary failures, or a host that restarts. So a
 limit holds for `FIRST_S` at first. It holds for `KEPT_S` if its words speak of a count of
@@ -15,7 +16,7 @@ recipients, or if it is observed again later at the same count. Pure: time is an
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from .replies.text import TEXT_MAX, Names
@@ -26,6 +27,10 @@ KEPT_S = 6 * 3600.0  # after a second one; as long as what is known of a domain
 OWN_S = 3600.0  # for which words that proved to be a recipient's own are remembered
 OWN_MAX = 16  # of these; beyond them, no position at this host proves anything
 
+_OF_REFUSALS = re.compile(
+    r"too many (?:\w+ ){0,2}(?:errors?|failures|mistakes)"
+    r"|(?:unknown|invalid|failed|bad|wrong|rejected|nonexistent) (?:recipient|user|rcpt|address)"
+)  # of hosts that end a session after so many, in words of alike()
 _NUMBERED = re.compile(r"\S*\d\S*")  # counts and queue ids vary from one refusal to the next
 
 
@@ -102,6 +107,20 @@ class RecipientLimits:
     def declare_one_each(self) -> None:
         """This operator's hosts accept one recipient per transaction."""
         self._declared = self.per_transaction = self.width = 1
+
+    def observe_end(self, seen: Observation, *, after_refusal: bool) -> None:
+        """The host closed, or refused a further transaction, after it had judged recipients."""
+        refused, scope = seen.judged - seen.accepted, Scope.CONNECTION
+        before = [each.seen for each in self._limits.values() if each.seen.refusal == seen.refusal]
+        if after_refusal and (
+            _OF_REFUSALS.search(seen.refusal)
+            or any(
+                each.judged != seen.judged and refused in (each.judged, each.judged - each.accepted)
+                for each in before
+            )
+        ):
+            scope, seen = Scope.REFUSALS, replace(seen, judged=refused, accepted=refused)
+        self.observe(scope, seen)
 
     def observe(self, scope: Scope, seen: Observation) -> None:
         """A limit of this scope was met.

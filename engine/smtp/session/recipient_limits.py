@@ -106,11 +106,9 @@ class SessionLimits:
         of_session = REFUSALS_MAX - self.refusals
         if of_session <= left:
             left = of_session - self._host.controls.may_be_due(now)
-        of_host = self.of_host.refusals_per_connection - self.refusals
-        if of_host < left:
-            left = of_host
+        left = min(left, self.of_host.refusals_per_connection - self.refusals)
         recipients = self.of_host.per_connection - self.recipients
-        if 1 < self.of_host.per_connection < UNLIMITED:
+        if 3 < self.of_host.per_connection < UNLIMITED:
             recipients -= self._host.controls.is_at_record(
                 _ACCEPTED, self._refused, now, of_list=True
             )
@@ -296,11 +294,9 @@ class SessionLimits:
         if batch.idle_s > IDLE_CLOSE_S and batch.replies.count <= batch.is_closing:
             return False
         accepted += self.recipients - self.refusals
-        refusal, scope = alike(0, cause.words), Scope.CONNECTION
-        if self._refused_last and judged > accepted:
-            scope, judged, accepted = Scope.REFUSALS, judged - accepted, judged - accepted
+        refusal = alike(0, cause.words)
         seen = Observation(refusal, judged, accepted, batch.began, now, closed=True)
-        self.of_host.observe(scope, seen)
+        self.of_host.observe_end(seen, after_refusal=self._refused_last)
         return True
 
 
