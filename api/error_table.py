@@ -4,7 +4,6 @@
 Pure: no clock, no web framework.
 """
 
-from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cache
 from math import ceil
@@ -12,6 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import fields
 
 from . import refusals
 from .refusals import Refusal, Section
@@ -54,8 +54,7 @@ class PaymentRequiredError(ApiError, frozen=True):
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
+class Links(Struct, frozen=True):
     """The public URLs that appear in bodies, without a trailing slash."""
 
     base_url: str
@@ -63,8 +62,7 @@ class Links:
     dashboard_url: str
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorRow:
+class ErrorRow(Struct, frozen=True):
     """One refusal's response. The texts are templates over its fields and the links."""
 
     status: int

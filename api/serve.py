@@ -13,11 +13,12 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 from trio.lowlevel import checkpoint
 
 from mailprobe.engine import Engine, open_engine
@@ -108,8 +109,7 @@ RETENTION_EVERY_S = 60.0  # units of a dead reservation are free again within a 
 BEAT_S = 1.0  # between two heartbeats of a worker
 
 
-@dataclass(frozen=True, slots=True)
-class Listeners:
+class Listeners(Struct, frozen=True):
     """The listening sockets, opened before any fork; none where that server is not wanted."""
 
     api: Sequence[socket.socket]

@@ -2,12 +2,12 @@
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
+from msgspec.structs import asdict
 
 from mailprobe.engine import Engine
 from mailprobe.storage import utc_now
@@ -144,21 +144,19 @@ class RecentAccounts:
         return account_id in self._ids
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
+class Deployment(msgspec.Struct, frozen=True):
     """Where and how a service runs, for its operator."""
 
     started_at: datetime  # of this process
     workers: int = 1
     database: str = ""  # without a password
-    folders: Mapping[str, Path] = field(default_factory=dict)  # by what is in them
+    folders: Mapping[str, Path] = msgspec.field(default_factory=dict)  # by what is in them
     workers_alive: Callable[[], int] | None = None  # None: the workers share no counters
     checks: MachineChecks | None = None
     throughput: Throughput | None = None  # None: it is not counted
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
+class Build(msgspec.Struct, frozen=True):
     """Which program this is."""
 
     version: str
@@ -170,8 +168,7 @@ class Build:
         return {f"Mailprobe-{name.title()}": str(value) for name, value in asdict(self).items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
+class Service(msgspec.Struct, frozen=True):
     """The parts of a running service, for its handlers."""
 
     store: Store
@@ -191,17 +188,19 @@ class Service:
     lists: JobService | None = None  # None: no lists
     takes_test_keys: bool = True
     reputation: ReputationCounter | None = None  # None: nothing is counted
-    key_uses: KeyUses = field(default_factory=KeyUses)
+    key_uses: KeyUses = msgspec.field(default_factory=KeyUses)
     operators: frozenset[str] | None = None  # ids or e-mail addresses; None: the first account
     tools_url: str = ""  # public, of the tool server; empty: there is none
-    assistants: RecentAccounts = field(default_factory=RecentAccounts)
+    assistants: RecentAccounts = msgspec.field(default_factory=RecentAccounts)
     about_probes: str | None = None  # Markdown of /about-probes; None: made from our settings
     deployment: Deployment | None = None  # None: nothing is known
     request_log: RequestLog = NO_REQUEST_LOG
-    admission_queue: AdmissionQueue = field(default_factory=AdmissionQueue)  # of all listeners
-    intake: BodyBudget = field(default_factory=BodyBudget)  # of all listeners
+    admission_queue: AdmissionQueue = msgspec.field(
+        default_factory=AdmissionQueue
+    )  # of all listeners
+    intake: BodyBudget = msgspec.field(default_factory=BodyBudget)  # of all listeners
     list_limits: ListLimits = LIST_LIMITS
-    visitors: VisitorLimit = field(default_factory=VisitorLimit)  # of forms
+    visitors: VisitorLimit = msgspec.field(default_factory=VisitorLimit)  # of forms
     proof_of_work: ProofOfWork | None = None  # of forms; None: none is needed
     build: Build | None = None  # None: it is not shown
     egress_control: StoredControl | None = None  # None: there is no file of egresses

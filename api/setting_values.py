@@ -10,10 +10,11 @@ import os
 import re
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from mailprobe.engine.own_lists import NO_OWN_LISTS, OwnLists
 from mailprobe.engine.settings import EngineSettings
@@ -306,8 +307,7 @@ def _full_names(short: str) -> Iterator[str]:
             yield from (name for name in names if name.startswith(f"{short}."))
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(Struct, frozen=True):
     """The address and port of a listener; port 0 means any free port."""
 
     host: str
@@ -381,8 +381,7 @@ def read_secret_key(text: str) -> bytes | None:
 # -- the types --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ValueType(Generic[T]):
+class ValueType(Struct, Generic[T], frozen=True):
     """What texts stand for a value: `takes` says it after "it takes".
 
     `read` raises ValueError for another text. A message of that error replaces `takes`.

@@ -13,6 +13,8 @@ from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from mailprobe.engine.egress import ONE_EGRESS
 from mailprobe.engine.own_lists import NO_OWN_LISTS
 from mailprobe.engine.settings import DOH_URLS, EngineSettings
@@ -63,8 +65,7 @@ class WrongSetting(ValueError):
     """A wrong setting. The message is one line: its name, its value and what it takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """One row: the name without prefix, what it takes, and its default.
 
     `words` says the default where the value does not, as None does not.
@@ -94,8 +95,7 @@ class Setting:
         return (self.default_of is None and _plain_text(self.default_value)) or self.words
 
 
-@dataclass(frozen=True, slots=True)
-class SettingGroup:
+class SettingGroup(Struct, frozen=True):
     """The settings of one subject."""
 
     title: str
@@ -354,8 +354,7 @@ def _engine_settings(value: Mapping[str, Any]) -> EngineSettings:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class SettingState:
+class SettingState(Struct, frozen=True):
     """A setting as it stands: its value in text without secrets, where it is from, what is wrong.
 
     `words` says the default to a person where `shown` is empty.
@@ -433,8 +432,7 @@ def _plain_text(value: object) -> str:
     return str(int(value) if isinstance(value, bool) else value)
 
 
-@dataclass(frozen=True, slots=True)
-class _FileValues:
+class _FileValues(Struct, frozen=True):
     """The values of the file by lower-case name, and its path for error messages."""
 
     path: Path

@@ -21,8 +21,9 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NoReturn
+
+from msgspec import Struct
 
 from .signals import drain_signals
 
@@ -81,8 +82,7 @@ def supervise(
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(Struct):
     pid: int
     started: float
     ready_fd: int  # the reading end of a pipe: READY comes when the worker serves, BEAT each time
@@ -104,8 +104,7 @@ class _Worker:
         os.close(self.ready_fd)
 
 
-@dataclass(slots=True)
-class _WorkerSlot:
+class _WorkerSlot(Struct):
     """One of the `count`: its worker, or the time when the next one starts."""
 
     worker: _Worker | None = None

@@ -10,7 +10,6 @@ give the same result where both give one.
 """
 
 import re
-from dataclasses import dataclass
 from unicodedata import bidirectional, category, name, normalize
 
 import idna
@@ -199,8 +198,7 @@ def _fold(domain: str) -> str:
     return normalize("NFC", "".join(folded))
 
 
-@dataclass(frozen=True, slots=True)
-class _Label:
+class _Label(msgspec.Struct, frozen=True):
     sent: str  # the A-label, or plain ASCII
     shown: str  # the U-label, or plain ASCII
 

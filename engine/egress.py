@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Literal, NamedTuple, Protocol
 
+from msgspec import Struct
+
 DEFAULT_NAME = "default"  # of the only egress where no file names any
 EGRESSES_MAX = 256  # an operator's /24; each keeps hosts and budgets of its own
 NAME_CHARACTERS_MAX = 40  # it is a label of metrics
@@ -49,8 +51,7 @@ class Egress:
         return operator not in self.never and (not self.only or operator in self.only)
 
 
-@dataclass(frozen=True, slots=True)
-class Egresses:
+class Egresses(Struct, frozen=True):
     """All egresses of an installation."""
 
     rows: tuple[Egress, ...] = (Egress(),)

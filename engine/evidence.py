@@ -8,7 +8,6 @@ replaces unprintable characters, `Evidence` holds a limited number of lines, and
 `EvidenceBudget` limits the evidence in one response.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -74,8 +73,7 @@ def shown(text: str) -> str:
     return text.encode("utf-8", "replace")[:LINE_OCTETS_MAX].decode("utf-8", "ignore")
 
 
-@dataclass(slots=True)
-class EvidenceBudget:
+class EvidenceBudget(msgspec.Struct):
     """Limits the evidence in one response to a client, in octets of JSON."""
 
     _left: int = ANSWER_OCTETS_MAX

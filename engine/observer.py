@@ -4,8 +4,9 @@ The engine measures nothing itself. It notifies the `Observer` that open_engine(
 without one, nothing is reported and no extra clock is read.
 """
 
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from .verdict import Outcome
 
@@ -88,8 +89,7 @@ class NoObserver:
 NO_OBSERVER: Observer = NoObserver()
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStatistics:
+class EngineStatistics(Struct, frozen=True):
     """What is under way in layer 4 at one moment."""
 
     probes: int  # admitted and not settled

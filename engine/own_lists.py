@@ -4,14 +4,14 @@ They go before the lists of `data/`. `lists/own_list_files.py` reads them.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from .address import Address
 
 
-@dataclass(frozen=True, slots=True)
-class OwnNames:
+class OwnNames(Struct, frozen=True):
     """Domains, each with everything below it, and addresses, whatever the case of their letters."""
 
     domains: frozenset[str] = frozenset()
@@ -26,8 +26,7 @@ class OwnNames:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class OwnLists:
+class OwnLists(Struct, frozen=True):
     """What an owner rules on. Read by read_own_lists()."""
 
     disposable: OwnNames = OwnNames()

@@ -8,7 +8,8 @@ among its exchanges is paused, so that none is connected to after the others hav
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from .dns.messages import MailExchange
 from .egress import StateListeners
@@ -17,8 +18,7 @@ from .own_lists import with_parents
 PAUSED_RULE = "paused"  # decides what is paused
 
 
-@dataclass(frozen=True, slots=True)
-class Pauses:
+class Pauses(Struct, frozen=True):
     """Domains in lower case as A-labels, and ids of operators."""
 
     domains: frozenset[str] = frozenset()

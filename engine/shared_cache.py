@@ -9,7 +9,6 @@ No fact has a mailbox. Without a shared cache nothing is shared, and nothing is 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import isfinite
 from typing import Literal, Protocol
 
@@ -30,8 +29,7 @@ KEY_OCTETS_MAX = 640  # an egress, an exchange and a domain, 253 octets at most 
 VALUE_OCTETS_MAX = 4096  # the longest is a route; one of more exchanges is not shared
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(msgspec.Struct, frozen=True):
     """One thing learned. The parts of the key are separated by spaces."""
 
     kind: str  # a FactKind, or that of another version

@@ -6,7 +6,6 @@ Pure: no clock, no network.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal, NamedTuple
 
@@ -129,8 +128,7 @@ LADDER: dict[Outcome, Rung] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Signals:
+class Signals(msgspec.Struct, frozen=True):
     """What the lists know of an address; only `disposable` changes the status."""
 
     disposable: bool = False

@@ -1,10 +1,12 @@
 """Accounts and their keys: the contract, and the SQL that both databases share."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
 from uuid import uuid4
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from . import audit
 from .audit import Act, ActKind
@@ -54,8 +56,7 @@ CHANGEABLE = {field.name for field in fields(Account)} - {"id", "created_at"}
 KEYS_NOTED_MAX = 500  # in one transaction: some milliseconds, so that no request waits long
 
 
-@dataclass(frozen=True, slots=True)
-class NewKey:
+class NewKey(Struct, frozen=True):
     """A key to store with its account, by its SHA-256."""
 
     kind: KeyKind

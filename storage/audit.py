@@ -8,10 +8,12 @@ secret: keys are named by their id and their first characters.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Literal
 from uuid import uuid4
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from .base.columns import instant, micros
 from .callers import number_of
@@ -31,8 +33,7 @@ ActKind = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Act:
+class Act(Struct, frozen=True):
     """What was done. `changes` has the fields of Account that changed: before, and after."""
 
     kind: ActKind
@@ -42,8 +43,7 @@ class Act:
     changes: Mapping[str, tuple[object, object]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """An entry of an account's audit log."""
 
     id: str  # uuid
@@ -54,8 +54,7 @@ class Entry:
     on_account: str | None = None  # by its id: the other one that the operator did it to
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFilter:
+class EntryFilter(Struct, frozen=True):
     """Which entries to read."""
 
     kind: ActKind | None = None

@@ -5,8 +5,9 @@ An account's hashes cannot be compared with another's, nor made without the secr
 
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from .base.columns import instant, micros
 from .callers import number_of
@@ -19,8 +20,7 @@ HASH_DIGITS = 32  # 128 bits: no two addresses share them by chance
 KEPT = "account = (SELECT number FROM accounts WHERE id = :id) AND at > :since"
 
 
-@dataclass(frozen=True, slots=True)
-class Bounce:
+class Bounce(Struct, frozen=True):
     """When and by what it became known that an address takes no mail."""
 
     source: str

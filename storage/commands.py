@@ -11,9 +11,10 @@ that end in `_s` are seconds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from .database import StoreCommand
 from .list_records import ChunkPart
@@ -42,16 +43,14 @@ R = TypeVar("R")
 EncryptedClaim = tuple[Claim, bytes | None]  # a claim without its secret, and the encrypted secret
 
 
-@dataclass(frozen=True, slots=True)
-class EncryptedFirst:
+class EncryptedFirst(Struct, frozen=True):
     """A FirstAnswer as it is stored."""
 
     idempotency: IdempotencyRecord
     answer: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+class Raised(Struct, frozen=True):
     """An error to raise at the caller. A refusal, even an exception, is returned as a value."""
 
     error: Exception
@@ -60,8 +59,7 @@ class Raised:
 # accounts and keys
 
 
-@dataclass(frozen=True, slots=True)
-class CreateKey(StoreCommand[Key]):
+class CreateKey(StoreCommand[Key], frozen=True):
     """With `answer`, its result is stored in the same transaction."""
 
     account_id: str
@@ -81,8 +79,7 @@ class CreateKey(StoreCommand[Key]):
 # usage
 
 
-@dataclass(frozen=True, slots=True)
-class Reserve(StoreCommand[Reservation | R], Generic[R]):
+class Reserve(StoreCommand[Reservation | R], Generic[R], frozen=True):
     caller: Caller
     units: int
     check_limits: Callable[[Ledger], R | None]
@@ -94,8 +91,7 @@ class Reserve(StoreCommand[Reservation | R], Generic[R]):
         return self.lease_s > 0
 
 
-@dataclass(frozen=True, slots=True)
-class Spend(StoreCommand[R | None], Generic[R]):
+class Spend(StoreCommand[R | None], Generic[R], frozen=True):
     """Rows known before the limits are checked: granted, logged and counted in one step."""
 
     caller: Caller
@@ -109,8 +105,7 @@ class Spend(StoreCommand[R | None], Generic[R]):
         return units_of(self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class _ReservationCommand:
+class _ReservationCommand(Struct, frozen=True):
     reservation: Reservation
 
     @property
@@ -119,13 +114,11 @@ class _ReservationCommand:
         return self.reservation.caller
 
 
-@dataclass(frozen=True, slots=True)
-class Extend(_ReservationCommand, StoreCommand[None]):
+class Extend(_ReservationCommand, StoreCommand[None], frozen=True):
     lease_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Settle(_ReservationCommand, StoreCommand[None]):
+class Settle(_ReservationCommand, StoreCommand[None], frozen=True):
     rows: Sequence[UsageRow]
     part: int = 0
     ends: bool = True
@@ -134,22 +127,19 @@ class Settle(_ReservationCommand, StoreCommand[None]):
     chunk: ChunkPart | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LogRefusal(StoreCommand[None]):
+class LogRefusal(StoreCommand[None], frozen=True):
     caller: Caller
     row: UsageRow
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLedger(StoreCommand[Ledger]):
+class ReadLedger(StoreCommand[Ledger], frozen=True):
     caller: Caller
 
 
 # idempotency
 
 
-@dataclass(frozen=True, slots=True)
-class BeginIdempotent(StoreCommand[IdempotencyRecord | bytes]):
+class BeginIdempotent(StoreCommand[IdempotencyRecord | bytes], frozen=True):
     """Look up or create an idempotency record. The stored answer is returned encrypted.
 
     `mark` is the microseconds of the lease's end, so it ends up to two seconds before `lease_s`.
@@ -167,8 +157,7 @@ class BeginIdempotent(StoreCommand[IdempotencyRecord | bytes]):
         return (now + timedelta(seconds=self.lease_s - 1)).replace(microsecond=self.mark)
 
 
-@dataclass(frozen=True, slots=True)
-class FinishIdempotent(StoreCommand[None]):
+class FinishIdempotent(StoreCommand[None], frozen=True):
     """End an idempotent request that counted nothing, with its encrypted answer or None.
 
     None deletes the record of the same mark, whenever its lease ends.
@@ -186,8 +175,7 @@ class FinishIdempotent(StoreCommand[None]):
 # jobs
 
 
-@dataclass(frozen=True, slots=True)
-class CreateJob(StoreCommand[Job | R], Generic[R]):
+class CreateJob(StoreCommand[Job | R], Generic[R], frozen=True):
     """A job to store, with its secret encrypted. It is its own reservation of one unit."""
 
     caller: Caller
@@ -203,8 +191,7 @@ class CreateJob(StoreCommand[Job | R], Generic[R]):
         return self.order.first_state == "pending"
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimJobs(StoreCommand[list[EncryptedClaim]]):
+class ClaimJobs(StoreCommand[list[EncryptedClaim]], frozen=True):
     work: Work
     limit: int
     each_max: int
@@ -212,8 +199,7 @@ class ClaimJobs(StoreCommand[list[EncryptedClaim]]):
     account_max: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _ClaimCommand:
+class _ClaimCommand(Struct, frozen=True):
     claim: Claim
 
     @property
@@ -222,35 +208,30 @@ class _ClaimCommand:
         return self.claim.caller
 
 
-@dataclass(frozen=True, slots=True)
-class JobVerified(_ClaimCommand, StoreCommand[bool]):
+class JobVerified(_ClaimCommand, StoreCommand[bool], frozen=True):
     row: UsageRow
     payload: bytes
     emit_meter_event: bool
 
 
-@dataclass(frozen=True, slots=True)
-class JobAttempted(_ClaimCommand, StoreCommand[bool]):
+class JobAttempted(_ClaimCommand, StoreCommand[bool], frozen=True):
     attempt: Attempt
     state: JobState
     due_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class PostponeJob(_ClaimCommand, StoreCommand[bool]):
+class PostponeJob(_ClaimCommand, StoreCommand[bool], frozen=True):
     due_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class AbandonJob(_ClaimCommand, StoreCommand[bool]):
+class AbandonJob(_ClaimCommand, StoreCommand[bool], frozen=True):
     pass
 
 
 # the outbox
 
 
-@dataclass(frozen=True, slots=True)
-class EnqueueMessage(StoreCommand[bool]):
+class EnqueueMessage(StoreCommand[bool], frozen=True):
     account_id: str
     kind: MessageKind
     name: str
@@ -261,8 +242,7 @@ class EnqueueMessage(StoreCommand[bool]):
 # connection leases
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseConnections(StoreCommand[Mapping[str, int]]):
+class LeaseConnections(StoreCommand[Mapping[str, int]], frozen=True):
     holder: str
     requested: Mapping[str, LeaseRequest]  # by IP address
     limit: int

@@ -4,10 +4,11 @@ The methods are those of `Store` (mailprobe.storage.store). Arguments that end i
 seconds, names that end in `_S` too.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from mailprobe.release import version
 
@@ -63,8 +64,7 @@ def shown(url_or_path: str | Path) -> str:
     return f"{parts.scheme}://{user.partition(':')[0]}{at}{place}{parts.path}"
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSize:
+class StoreSize(Struct, frozen=True):
     """How many connections an open store has, and how long each of its calls may take."""
 
     readers: int = 2  # PostgreSQL only: SQLite's one reader answers from memory
@@ -84,8 +84,7 @@ VERSIONS = (
 NEWEST = "SELECT schema, version FROM schema_versions ORDER BY schema DESC LIMIT 1"
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaState:
+class SchemaState(Struct, frozen=True):
     """A database's schema, the newest that this program knows, and who first wrote the former."""
 
     database: str  # without a password

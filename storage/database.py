@@ -14,7 +14,7 @@ locks of rows, is a piece of SQL of `Database` that is empty in the other.
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, wraps
 from typing import (
@@ -29,6 +29,9 @@ from typing import (
     TypeVar,
     TypeVarTuple,
 )
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .contract import StoreBroken
 from .list_records import ListClaim
@@ -154,10 +157,8 @@ class Database(RowWriter, Protocol):
         """Count jobs that were added, changed or deleted; their rows are written already."""
 
 
-class StoreCommand(Generic[R]):
+class StoreCommand(Struct, Generic[R], frozen=True):
     """A call of a store that returns an R."""
-
-    __slots__ = ()
 
     @classmethod
     def run_by(

@@ -5,9 +5,10 @@ bring them. Rows are always locked in the order of their keys.
 """
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from . import audit
 from .audit import Act, ActKind
@@ -21,8 +22,7 @@ EGRESS_KEPT = timedelta(days=60)
 REPUTATION_KEPT = timedelta(days=400)
 
 
-@dataclass(frozen=True, slots=True)
-class EgressRest:
+class EgressRest(Struct, frozen=True):
     """An egress that is not used; each field is None where that is not the cause."""
 
     paused_at: datetime | None = None  # by the operator
@@ -75,16 +75,14 @@ class LatestReply(NamedTuple):
     last_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class EgressBoard:
+class EgressBoard(Struct, frozen=True):
     """All that rest, and the use of one day, each by the egress' name."""
 
     rests: Mapping[str, EgressRest] = field(default_factory=dict)
     uses: Mapping[str, DayUse] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class EgressReport:
+class EgressReport(Struct, frozen=True):
     """What a process reports and wants, in one transaction."""
 
     day: date  # of the blocks, and of the board that it gets
@@ -101,8 +99,7 @@ class EgressReport:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EgressGrant:
+class EgressGrant(Struct, frozen=True):
     """What a process may do, and the board after its report."""
 
     board: EgressBoard
@@ -110,8 +107,7 @@ class EgressGrant:
     trials: Set[str] = frozenset()  # that it may try with one address each
 
 
-@dataclass(frozen=True, slots=True)
-class ReputationDay:
+class ReputationDay(Struct, frozen=True):
     """What one operator's mail hosts answered on one UTC day, by number of addresses."""
 
     day: date

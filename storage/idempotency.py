@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec.structs import replace
 
 from .base.columns import micros
 from .base.lease_holders import is_gone, own_holder

@@ -4,10 +4,11 @@ Claiming a job is each database's own.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import TypeVar
+
+from msgspec import Struct
 
 from .base.columns import JOB_COLUMNS, attempt_of, column, job_of, micros
 from .callers import callers_of_keys
@@ -223,8 +224,7 @@ def insert_jobs(db: Database, rows: Sequence[Row]) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class JobRow:
+class JobRow(Struct, frozen=True):
     """A job's row, which is locked."""
 
     number: int

@@ -8,8 +8,9 @@ The decision is one for every database. PostgreSQL writes it in two round trips.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from .base.columns import instant
 from .commands import LeaseConnections
@@ -23,8 +24,7 @@ LOST_S = 0.75
 GONE_S = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """The connections that one holder may have to one address."""
 
     holder: str

@@ -1,9 +1,10 @@
 """Records of lists: a list, its rows in chunks, and the claims of chunks."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
+
+from msgspec import Struct, field
 
 from .records import Caller
 
@@ -21,8 +22,7 @@ def list_context(list_id: str) -> str:
     return f"list {list_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class ListOrder:
+class ListOrder(Struct, frozen=True):
     """A list to verify. The secret signs the callback."""
 
     id: str  # uuid
@@ -37,8 +37,7 @@ class ListOrder:
     patience_s: int = PATIENCE_S  # so long each chunk may wait for its mail hosts
 
 
-@dataclass(frozen=True, slots=True)
-class ListBounds:
+class ListBounds(Struct, frozen=True):
     """How many lists an account may have, and how often it may send one."""
 
     active_max: int  # that have not ended
@@ -46,8 +45,7 @@ class ListBounds:
     per_minute_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredList:
+class StoredList(Struct, frozen=True):
     """A list and its progress. `counts` has its answered addresses by status.
 
     The names of its columns are not here: they may be long, and progress is asked for often.
@@ -87,8 +85,7 @@ class StoredList:
         return wanted in self.name.casefold() or self.id.startswith(wanted)
 
 
-@dataclass(frozen=True, slots=True)
-class HostWait:
+class HostWait(Struct, frozen=True):
     """Addresses that wait for one mail host.
 
     `reason` is that of the answers that they would have got; `takes` are the refusals that the
@@ -104,8 +101,7 @@ class HostWait:
     numbers: tuple[int, ...] = ()  # of a chunk's addresses; none in the sums of a list
 
 
-@dataclass(frozen=True, slots=True)
-class ListWaits:
+class ListWaits(Struct, frozen=True):
     """What waits of a list for its mail hosts; `hosts` are those at which most wait."""
 
     addresses: int = 0
@@ -118,8 +114,7 @@ class ListWaits:
 NO_WAITS = ListWaits()
 
 
-@dataclass(frozen=True, slots=True)
-class ListChunk:
+class ListChunk(Struct, frozen=True):
     """Some rows of a list: `units` different addresses that no chunk before has.
 
     The chunk at LAST_PLACE has no rows: it is claimed when all addresses are answered, to
@@ -134,8 +129,7 @@ class ListChunk:
     waits: tuple[HostWait, ...] = ()  # of its addresses, as it was released last
 
 
-@dataclass(frozen=True, slots=True)
-class ListClaim:
+class ListClaim(Struct, frozen=True):
     """A chunk that one worker holds under a lease. A later claim of it has a higher fence."""
 
     list: StoredList
@@ -155,16 +149,14 @@ class ListClaim:
         return f"{self.list.id} {self.chunk.place}"
 
 
-@dataclass(frozen=True, slots=True)
-class ListShare:
+class ListShare(Struct, frozen=True):
     """Of an account at one worker: the chunks that it has claimed, and how many it may have."""
 
     held: int
     most: int
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkPart:
+class ChunkPart(Struct, frozen=True):
     """Results of a claimed chunk, to be stored in the transaction that counts them.
 
     Those of a later pass replace others: `counts` are then differences, whose sum is 0.
@@ -185,8 +177,7 @@ class ChunkPart:
         return sum(self.counts.values())
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedList:
+class LoadedList(Struct, frozen=True):
     """What is known of a list once its rows are stored."""
 
     columns: Sequence[str]

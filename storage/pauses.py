@@ -3,9 +3,10 @@
 Every process reads the pauses about once a second, so they are few.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
+
+from msgspec import Struct
 
 from . import audit
 from .audit import Act
@@ -25,8 +26,7 @@ class TooManyPauses(Exception):
     """There are PAUSES_MAX of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Struct, frozen=True):
     """A pause that lasts until `until`, or (None) until it is ended."""
 
     kind: PauseKind
@@ -36,8 +36,7 @@ class Pause:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class FleetMachine:
+class FleetMachine(Struct, frozen=True):
     """A machine whose processes use this store."""
 
     name: str

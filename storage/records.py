@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, overload
 
+from msgspec import Struct
+
 SoldTier = Literal["free", "builder", "scale"]  # those that answers name
 # `own` is an operator's own account, without limits and prices; answers call it `scale`.
 Tier = Literal["free", "builder", "scale", "own"]
@@ -26,8 +28,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MARKS = 1_000_000  # of idempotent requests: the microseconds of a second
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(Struct, frozen=True):
     """A customer's account with its tier, spending caps and subscription."""
 
     id: str  # uuid
@@ -51,8 +52,7 @@ class Account:
     customer_generation: int = 0  # earlier customers of the provider, since deleted
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(Struct, frozen=True):
     """An API key without its secret, which only the client has."""
 
     id: str  # uuid
@@ -83,8 +83,7 @@ class Key:
         return self.kind in ("form", "form_test")
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """An authenticated client: an active key and the current state of its account."""
 
     account: Account
@@ -169,8 +168,7 @@ class Ledger:
         return sum(units for _, units in self.window)
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(Struct, frozen=True):
     """Granted units that are in use: settled, or given back when the lease ends."""
 
     id: str
@@ -182,8 +180,7 @@ DayLight = Literal["green", "yellow", "red"]
 DAY_LIGHTS: tuple[DayLight, ...] = ("green", "yellow", "red")
 
 
-@dataclass(frozen=True, slots=True)
-class UsageRow:
+class UsageRow(Struct, frozen=True):
     """One logged verification, or one request that was refused or malformed.
 
     `failed_check` is the result's, or `invalid_request`, `rate_limit_exceeded`,
@@ -206,8 +203,7 @@ def units_of(rows: Sequence[UsageRow]) -> int:
     return sum(row.units for row in rows)
 
 
-@dataclass(frozen=True, slots=True)
-class DayCount:
+class DayCount(Struct, frozen=True):
     """Billable verifications of one UTC day, and its results by light, billable or not."""
 
     day: date
@@ -217,8 +213,7 @@ class DayCount:
     red: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Struct, frozen=True):
     """The first answer to an idempotency key, byte for byte.
 
     `body` is None if an answer was given but not stored: the request is still not repeated.
@@ -229,8 +224,7 @@ class Answered:
     body: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class IdempotencyRecord:
+class IdempotencyRecord(Struct, frozen=True):
     """The first request with an idempotency key, while it runs.
 
     `lease_until` distinguishes it from a later request, which may begin once it has passed.
@@ -247,8 +241,7 @@ class IdempotencyRecord:
         return cls(account_id, key, EPOCH.replace(microsecond=mark))
 
 
-@dataclass(frozen=True, slots=True)
-class FirstAnswer:
+class FirstAnswer(Struct, frozen=True):
     """The answer to a request with an idempotency key, stored together with its effects."""
 
     once: IdempotencyRecord
@@ -258,8 +251,7 @@ class FirstAnswer:
 # jobs
 
 
-@dataclass(frozen=True, slots=True)
-class JobOrder:
+class JobOrder(Struct, frozen=True):
     """What a job does: verify, then call back if there is a webhook. The secret signs the callback.
 
     With `payload` the result is known already, as for a test key: nothing is reserved or counted.
@@ -286,8 +278,7 @@ def state_with_result(webhook: str | None) -> JobState:
     return "delivering" if webhook else "done"
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """An accepted verification. It ends as done or failed, with its callback if it has one.
 
     pending: waits for verification. delivering: verified and counted, `payload` is to be
@@ -325,8 +316,7 @@ def new_job(order: JobOrder, caller: Caller, now: datetime) -> Job:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A job that one worker holds under a lease. A later claim of it has a higher fence."""
 
     job: Job
@@ -336,8 +326,7 @@ class Claim:
     undecryptable: bool = False  # the secret cannot be decrypted: another key encrypted it
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Struct, frozen=True):
     """One attempt to deliver a callback, with its HTTP status, or the error if there is none."""
 
     number: int  # from 1
@@ -350,8 +339,7 @@ class Attempt:
 # the outbox
 
 
-@dataclass(frozen=True, slots=True)
-class OutboxMessage:
+class OutboxMessage(Struct, frozen=True):
     """A message to an external party: an alert, or a count for the billing meter.
 
     Its name is unique within its account and kind, as long as it is stored.
@@ -380,8 +368,7 @@ def message_id(kind: MessageKind, account_id: str, name: str) -> str:
 # connection leases
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRequest:
+class LeaseRequest(Struct, frozen=True):
     """What a process wants of an address: connections to keep (`held`) and in all (`requested`).
 
     Both are absolute: repeating a request changes nothing but the lease's end.
@@ -394,8 +381,7 @@ class LeaseRequest:
 # the audit log
 
 
-@dataclass(frozen=True, slots=True)
-class Actor:
+class Actor(Struct, frozen=True):
     """Who acts, and from where.
 
     A session has the provisioning key that it was signed in with. `billing` is the billing

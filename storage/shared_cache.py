@@ -6,8 +6,9 @@ written in between.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
+
+from msgspec import Struct
 
 from .base.columns import micros
 from .database import Database, StorePart, read, write
@@ -27,8 +28,7 @@ ROWS_MAX = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class NewFact:
+class NewFact(Struct, frozen=True):
     """A fact, for `left_s` of the store's clock. It replaces one of its kind and key that ends sooner."""
 
     kind: str
@@ -37,8 +37,7 @@ class NewFact:
     left_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class FactsRead:
+class FactsRead(Struct, frozen=True):
     """Facts of other processes, the oldest first, and how far they were read."""
 
     facts: list[NewFact]

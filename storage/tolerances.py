@@ -12,10 +12,12 @@ merged so that the careful one wins.
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache
 from math import ceil
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from .base.columns import micros
 from .base.lease_holders import is_gone
@@ -34,8 +36,7 @@ SHOWN_MAX = 2_000  # hosts
 HostKey = tuple[str, str]  # egress and host
 
 
-@dataclass(frozen=True, slots=True)
-class LearnedTolerance:
+class LearnedTolerance(Struct, frozen=True):
     """What was learned of a host. Ages are in seconds."""
 
     tolerance: int = 0  # refusals in WINDOW_S; 0: never raised
@@ -54,8 +55,7 @@ class LearnedTolerance:
 UNKNOWN = LearnedTolerance()
 
 
-@dataclass(frozen=True, slots=True)
-class Refusals:
+class Refusals(Struct, frozen=True):
     """Refused recipients of one account, so many seconds ago."""
 
     age_s: float
@@ -63,8 +63,7 @@ class Refusals:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalRequest:
+class RefusalRequest(Struct, frozen=True):
     """What a process tells of a host, and wants of it.
 
     `held` is what it has left of its lease; what it does not name is given back. Repeating a
@@ -82,8 +81,7 @@ class RefusalRequest:
     names: Sequence[str] = ()  # domains whose random names it is to send: it claims them
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalGrant:
+class RefusalGrant(Struct, frozen=True):
     """What the holder may cause from now on, and what others know of the host."""
 
     leased: int
@@ -93,8 +91,7 @@ class RefusalGrant:
     names_elsewhere: Sequence[str] = ()  # domains whose random names others send
 
 
-@dataclass(frozen=True, slots=True)
-class HostTolerance:
+class HostTolerance(Struct, frozen=True):
     """One host of an egress, for the operator."""
 
     egress: str
@@ -133,8 +130,7 @@ BANS_MAX = 4
 CLAIM_S = 5.0  # of a random name: then others may send one, for as long before it is claimed anew
 
 
-@dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(Struct, frozen=True):
     """One process at a host. Instants are in seconds of the store's clock."""
 
     left: int  # of its lease
@@ -143,8 +139,7 @@ class Holder:
     noted: int  # refusals that it has reported
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedRefusals:
+class ReportedRefusals(Struct, frozen=True):
     """Refusals of one account, reported by one holder, the latest at `at`."""
 
     at: float
@@ -153,8 +148,7 @@ class ReportedRefusals:
     by: str  # the holder's token
 
 
-@dataclass(frozen=True, slots=True)
-class HostState:
+class HostState(Struct, frozen=True):
     """All that is kept of one host. Bans are instants."""
 
     learned: LearnedTolerance = UNKNOWN
@@ -448,7 +442,7 @@ def _state_of(row: Row) -> HostState:
 
 
 encode = json.JSONEncoder(separators=(",", ":")).encode
-LEARNED = frozenset(LearnedTolerance.__dataclass_fields__) - {"ban_ages_s"}
+LEARNED = frozenset(LearnedTolerance.__struct_fields__) - {"ban_ages_s"}
 STANDARD = asdict(UNKNOWN)
 
 

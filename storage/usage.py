@@ -5,10 +5,11 @@ To reserve and to settle is each database's own.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import lru_cache
 from typing import TypeVar
+
+from msgspec import Struct
 
 from .base.columns import day_of, instant, micros, midnight, usage_row_of, usage_values
 from .commands import (
@@ -136,8 +137,7 @@ def _check_units(units: int) -> None:
 # the ledger
 
 
-@dataclass(frozen=True, slots=True)
-class CallerRow:
+class CallerRow(Struct, frozen=True):
     """The row numbers of a key and its account, and the account's current tier and period."""
 
     key_number: int
@@ -145,8 +145,7 @@ class CallerRow:
     account: Account
 
 
-@dataclass(slots=True)
-class AccountCounts:
+class AccountCounts(Struct):
     """An account's counts, including what was granted or used since they were read."""
 
     month_units: int
@@ -238,8 +237,7 @@ def count_of_keys(account: str, since: str) -> str:
     )
 
 
-@dataclass(slots=True)
-class HeldWindow:
+class HeldWindow(Struct):
     """A key's window as its first and last rows show it, plus what was granted since."""
 
     key: int

@@ -8,12 +8,12 @@ the octets of its reply are read and ends where its answer is put into the strea
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 import trio
 import trio.testing
+from msgspec import Struct, field
 
 from mailprobe import engine as package
 from mailprobe.bench.world.fake_network import open_fake_network
@@ -29,8 +29,7 @@ ANSWERED = "Answers.put"  # and ends here
 LATENCY_S = 0.02
 
 
-@dataclass(slots=True)
-class ReplyWay:
+class ReplyWay(Struct):
     """The engine's functions that were called, as (file, function), in order."""
 
     calls: list[tuple[str, str]] = field(default_factory=list)

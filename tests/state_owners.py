@@ -15,9 +15,10 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct, field
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # run as a script
 
@@ -31,8 +32,7 @@ NOT_OURS = {"deadline", "session", "file"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedClass:
+class OwnedClass(Struct, frozen=True):
     """A class of the product, as its text shows it."""
 
     module: str
@@ -41,8 +41,7 @@ class OwnedClass:
     is_mutable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """One module: its tree, its classes, and where its other names come from."""
 
     module: str

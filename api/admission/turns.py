@@ -13,11 +13,11 @@ them is refused, and so on until this one is begun or refused.
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from itertools import count
 from math import inf
 
 import trio
+from msgspec import Struct, field
 
 from ..refusals import Overloaded
 
@@ -48,8 +48,7 @@ class UsedTime:
                 del self._used[each]
 
 
-@dataclass(eq=False, slots=True)
-class FairTurn:
+class FairTurn(Struct, eq=False):
     """One turn. It waits, is begun, and may be paused."""
 
     turns: "FairTurns"

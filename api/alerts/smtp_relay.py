@@ -19,6 +19,7 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import trio
+from msgspec import Struct
 
 from mailprobe.engine.address import Address, NotAnAddress, parse
 
@@ -31,8 +32,7 @@ REPLY_SHOWN_MAX = 200  # characters of a relay's reply
 PORTS = {"smtp": 25, "smtps": 465}  # RFC 5321, RFC 8314
 
 
-@dataclass(frozen=True, slots=True)
-class SendResult:
+class SendResult(Struct, frozen=True):
     """The result of one attempt to send a mail."""
 
     why: str | None = None  # why it was not sent; None if it was

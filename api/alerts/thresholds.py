@@ -7,7 +7,6 @@ period and threshold. The figures are those of the crossing, however late the ma
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -27,8 +26,7 @@ class Unwritable(ValueError):
     """No mail can be made from this outbox message; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True):
     """An account's usage, limits and prices when a threshold was crossed."""
 
     tier: Tier
@@ -44,8 +42,7 @@ class Figures:
     hard_cap_micros: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(msgspec.Struct, frozen=True):
     """A threshold that was reached; `test`: none was, the account's owner wants to see a mail."""
 
     kind: Kind

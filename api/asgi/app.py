@@ -10,7 +10,6 @@ import logging
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import click
 import msgspec
@@ -58,8 +57,7 @@ NOT_COMPOSED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Composed:
+class Composed(msgspec.Struct, frozen=True):
     """A process's running service, as requests find it."""
 
     app: Application

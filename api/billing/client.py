@@ -10,7 +10,6 @@ No log line or exception from here contains a key or a portal address.
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import httpx
@@ -48,8 +47,7 @@ ONLY_THIS_ONE = (400, 402, 404)  # statuses that concern a single request
 CLOSING_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class StripePace:
+class StripePace(msgspec.Struct, frozen=True):
     """Time limits of requests to Stripe, and the rate of the outbox worker.
 
     A message is due 12 s after its slot began, and must be sent within 30 s.

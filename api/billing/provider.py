@@ -13,12 +13,12 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
 
 import trio
+from msgspec.structs import replace
 
 from mailprobe.storage.records import BILLING, Account, OutboxMessage
 from mailprobe.storage.store import Store

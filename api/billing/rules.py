@@ -13,7 +13,6 @@ import hashlib
 import hmac
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -37,8 +36,7 @@ WHY_CHARACTERS_MAX = 300
 # -- events -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class BillingEvent:
+class BillingEvent(msgspec.Struct, frozen=True):
     """The trusted part of an event: what it is about. `customer_id` is None without a customer."""
 
     type: str
@@ -284,8 +282,7 @@ def _instant(seconds: int | None) -> datetime | None:
 # -- meter events -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class MeterEvent:
+class MeterEvent(msgspec.Struct, frozen=True):
     """A number of billable verifications of a customer; Stripe counts each identifier once."""
 
     customer_id: str
@@ -294,8 +291,7 @@ class MeterEvent:
     at: int  # seconds since 1970
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """Why a request failed. If not `certain`, Stripe may still have executed it.
 
     `general` failures are not about one message: all others would fail too.

@@ -8,8 +8,9 @@ nothing: an activity log, or a list of customers, has words of every sort.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
+
+from msgspec import Struct, field
 
 from .kinds import (
     ENHANCED,
@@ -130,8 +131,7 @@ OF_PEOPLE = _set("contact prospect subscriber customer user person lead member c
 WORD = re.compile(r"[A-Z]+(?![a-z])|[^\W\d_A-Z]+|[A-Z][^\W\d_A-Z]+|\d+")
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """A service's list, known by the names of its columns.
 
     The values of `kinds` are looked up together in `words`, then without the last of them.
@@ -279,8 +279,7 @@ def _last_part(column: str) -> str:
     return key_of_name(column.strip().rsplit(".", 1)[-1])
 
 
-@dataclass(slots=True)
-class ExportSurvey:
+class ExportSurvey(Struct):
     """Which columns have only values that are kinds; known once all rows were added."""
 
     impure: set[int] = field(default_factory=set)

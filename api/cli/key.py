@@ -3,10 +3,11 @@
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from ..errors import CommandError, Misuse
 from ..forms.origins import RATE_DEFAULT, RATE_MAX
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
     from ..keys import Prefix
 
 
-@dataclass(frozen=True, slots=True)
-class KeyBounds:
+class KeyBounds(Struct, frozen=True):
     """What a publishable key is bound to."""
 
     origins: tuple[str, ...]

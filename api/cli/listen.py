@@ -8,7 +8,6 @@ import hmac
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from urllib.parse import urlsplit
@@ -17,6 +16,7 @@ import click
 import h11
 import httpx
 import trio
+from msgspec import Struct
 
 from ..errors import Misuse, print_error
 from ..jobs.rules import callback_headers
@@ -38,8 +38,7 @@ ID_CHARACTERS_MAX = 64
 FORWARDED = ("content-type", "user-agent", "x-service-signature")
 
 
-@dataclass(frozen=True, slots=True)
-class Callback:
+class Callback(Struct, frozen=True):
     """A request that has arrived: its headers, in lower case, and its body."""
 
     headers: Mapping[str, str]

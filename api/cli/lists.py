@@ -6,12 +6,12 @@ replaced together or none, and one line says what changed.
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from ..errors import CommandError, Misuse
 from . import COMMANDS
@@ -32,8 +32,7 @@ class UpdateRefused(CommandError):
     """The present lists stay. Exit code 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListChange:
+class ListChange(Struct, frozen=True):
     """What an update does to one list."""
 
     file: str

@@ -13,6 +13,7 @@ from mmap import mmap
 from typing import TYPE_CHECKING, NoReturn
 
 import click
+from msgspec import structs
 
 from ..errors import CommandError, Misuse, print_error
 from ..gc_tuning import collector_paused
@@ -78,10 +79,12 @@ def serve(bind: "Bind | None", port: int | None, tools_bind: "Bind | None", work
     from ..quota.plans import read_plans
 
     if bind is not None and port is not None:
-        raise Misuse(f"--bind has a port, too: give --bind {replace(bind, port=port)} alone")
+        raise Misuse(
+            f"--bind has a port, too: give --bind {structs.replace(bind, port=port)} alone"
+        )
     settings = read_settings()
     if bind is None and port is not None:
-        bind = replace(settings.bind, port=port)
+        bind = structs.replace(settings.bind, port=port)
     settings = replace(
         settings, bind=bind or settings.bind, tools_bind=tools_bind or settings.tools_bind
     )
@@ -180,10 +183,10 @@ def _listening(bind: "Bind", what_for: str, with_what: str) -> list[socket.socke
 
 def _with_ports(settings: "Settings", listeners: "Listeners") -> "Settings":
     """The settings with the actual ports where port 0 was requested."""
-    bind = replace(settings.bind, port=listeners.api[0].getsockname()[1])
+    bind = structs.replace(settings.bind, port=listeners.api[0].getsockname()[1])
     tools = settings.tools_bind
     if tools:
-        tools = replace(tools, port=listeners.tools[0].getsockname()[1])
+        tools = structs.replace(tools, port=listeners.tools[0].getsockname()[1])
     return replace(settings, bind=bind, tools_bind=tools)
 
 

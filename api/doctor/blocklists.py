@@ -6,10 +6,10 @@ that is always listed, and one that never is. If a list fails either test, its a
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 
 import trio
+from msgspec import Struct, field
 
 from .dns_questions import DnsFailed, DnsQuestions
 
@@ -29,8 +29,7 @@ TEST_ENTRIES = {4: ("127.0.0.2", "127.0.0.1"), 6: ("::ffff:7f00:2", "::ffff:7f00
 ANSWERS = "127.0.0."  # other networks of 127/8 stand for errors, such as Spamhaus' 127.255.255
 
 
-@dataclass(slots=True)
-class Listings:
+class Listings(Struct):
     """What the lists say of an address; those whose test entries are wrong are `silent`."""
 
     listed: list[str] = field(default_factory=list)

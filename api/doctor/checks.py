@@ -5,14 +5,14 @@ what was found.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Verdict = Literal["ok", "failed", "skipped"]
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """The result of one check; `advice` if it failed."""
 
     check: str
@@ -22,8 +22,7 @@ class Check:
     advice: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CheckRow:
+class CheckRow(Struct, frozen=True):
     """One row: name and question of a check, and the advice for each fault that it finds.
 
     The question is short, as it stands below the name; its good answer is yes.

@@ -4,10 +4,10 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import trio
+from msgspec.structs import replace
 
 from mailprobe.engine.egress import ONE_EGRESS, Egress
 from mailprobe.engine.net.dialer import Dial

@@ -5,10 +5,10 @@ run them more often than once in AGAIN_S.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 
 import trio
+from msgspec import Struct
 
 from .checks import Check
 
@@ -16,8 +16,7 @@ KEPT_S = 3600.0
 AGAIN_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(Struct, frozen=True):
     """The checks, and when they were run."""
 
     checks: Sequence[Check]

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from ipaddress import ip_address
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 
 import trio
 import trio.socket
+from msgspec import Struct
 
 from mailprobe.engine.dns.doh import open_transport
 from mailprobe.engine.dns.messages import (
@@ -64,16 +64,14 @@ HELO_S = 3.0  # after the mail hosts: 9 s in all
 CLOCK_S_MAX = 30.0  # signatures and certificates tolerate minutes, rate limits and usage less
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointCheck:
+class EndpointCheck(Struct, frozen=True):
     """The check of one DNS endpoint, and how far its clock is ahead of ours, if known."""
 
     check: Check
     ahead_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Greeting:
+class Greeting(Struct, frozen=True):
     """How far the connection to a provider's mail host got, and its text."""
 
     domain: str
@@ -88,8 +86,7 @@ async def system_addresses(host: str) -> list[str]:
     return [str(place[0]) for *_, place in found]
 
 
-@dataclass(frozen=True, slots=True)
-class Network:
+class Network(Struct, frozen=True):
     """The network access of the checks."""
 
     transport: QueryTransport

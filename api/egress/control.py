@@ -10,10 +10,10 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 
 import trio
+from msgspec import Struct
 
 from mailprobe.engine.background import supervised
 from mailprobe.engine.egress import Egress, Egresses, EgressState, StateListeners
@@ -44,8 +44,7 @@ TRIAL_S = 60.0  # a claimed trial is used so soon, or not: far less than TRIAL_E
 CLOSE_S = 0.5  # for the last exchange: a stop has 9 s in all
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(Struct):
     """The addresses of one egress' day that this process may still ask."""
 
     day: date
@@ -56,8 +55,7 @@ class _Block:
     short_since: float = float("inf")  # the store has had less than was wanted
 
 
-@dataclass(frozen=True, slots=True)
-class EgressNow:
+class EgressNow(Struct, frozen=True):
     """An egress as metrics show it."""
 
     name: str

@@ -1,8 +1,9 @@
 """An egress as its operator sees it: in the command line, and on the operator's page. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
+
+from msgspec import Struct
 
 from mailprobe.engine.egress import DailyLimit, Egress, Egresses, EgressState
 from mailprobe.storage.egresses import DayUse, EgressBoard, EgressRest, LatestReply
@@ -13,8 +14,7 @@ from .ways import way_of
 REFUSED = "blocked_us"  # the reason that counts against an egress
 
 
-@dataclass(frozen=True, slots=True)
-class EgressOverview:
+class EgressOverview(Struct, frozen=True):
     """One egress of the file, with what all processes know of it."""
 
     name: str

@@ -1,8 +1,9 @@
 """Tolerances of mail hosts for refused recipients, for the operator: from the store, or an engine."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from mailprobe.engine.smtp.tolerance.hosts import SpentBudget
@@ -11,8 +12,7 @@ if TYPE_CHECKING:
 LEARNED_FROM_BAN = "learned from a ban"
 
 
-@dataclass(frozen=True, slots=True)
-class ShownTolerance:
+class ShownTolerance(Struct, frozen=True):
     """One egress at one host."""
 
     egress: str

@@ -11,9 +11,10 @@ import hmac
 import re
 import secrets
 from base64 import urlsafe_b64encode
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
+
+from msgspec import Struct
 
 BITS_MAX = 20  # a million tries: five seconds of a laptop, and more of a telephone
 LIFE_S = 120  # a visitor corrects an address; no stock of proofs grows old
@@ -23,8 +24,7 @@ SIGNATURE_OCTETS = 12  # 96 bits, as many as IPsec keeps of an HMAC (RFC 4868 ha
 _PROOF = re.compile(r"((\d{10})\.(\d{1,2})\.[\w-]{8})\.([\w-]{16}):\d{1,15}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Challenge:
+class Challenge(Struct, frozen=True):
     """What tells a challenge from all others, and until when it is good."""
 
     id: str

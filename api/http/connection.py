@@ -8,12 +8,12 @@ two readers (`api/http/parser.py`), answers become octets by one encoder
 
 import os
 import time
-from dataclasses import replace
 from functools import partial
 from math import inf
 
 import trio
 from hypercorn.utils import parse_socket_addr
+from msgspec.structs import replace
 
 from ..admission.request_bodies import ArrivingBody
 from .encoder import CONTINUE, ResponseEncoder, error_messages

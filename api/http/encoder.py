@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 
 import h11
+from msgspec import Struct
 
 from .parser import Fields
 from .received_request import Message
@@ -26,8 +26,7 @@ _STATUS_LINES = tuple(
 # -- what the server answers itself -----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ProtocolError:
+class ProtocolError(Struct, frozen=True):
     """How the server answers a request that the application does not, or no longer, answer."""
 
     status: int

@@ -14,12 +14,13 @@ Each rule has a test in tests/api/http/test_strict_h11.py that fails with h11 al
 
 import re
 from collections import deque
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Protocol
 
 import h11
 from h11._receivebuffer import ReceiveBuffer  # no public way to see the octets of a head
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .received_request import WHOLE_BODY
 
@@ -39,8 +40,7 @@ class Mark(Enum):
     NEED_DATA = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(Struct, frozen=True):
     """The head of a request whose framing is unambiguous; `target` is in origin form."""
 
     method: str

@@ -8,10 +8,10 @@ operations know what an admission is.
 
 import random
 from collections.abc import Awaitable, Callable, MutableMapping
-from dataclasses import dataclass
 from typing import Any
 
 import trio
+from msgspec import Struct
 
 from ..admission.overload import Ticket
 from ..admission.request_bodies import ArrivingBody
@@ -27,8 +27,7 @@ Application = Callable[[Any, Any, Any], Awaitable[None]]  # scope, Receive, Send
 WHOLE_BODY = "mailprobe.whole_body"  # in `extensions`: the body, if it came with the head
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
+class Admission(Struct, frozen=True):
     """A request's share of admission control: its ticket and its body.
 
     Calls do nothing for a request that has none.

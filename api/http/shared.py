@@ -8,12 +8,12 @@ one that has been waited for longest. So a client that sends nothing delays no o
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
 from hypercorn.config import Config
 from hypercorn.trio.worker_context import WorkerContext
+from msgspec import Struct, field
 
 from mailprobe.engine.background import contained
 
@@ -32,8 +32,7 @@ REJECT_WITHIN_S = 0.04  # the promise is 50 ms; a later rejection is of little u
 UNREAD_S_MAX = 30.0  # then a request is read under any load
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits of one serving process. Counts are per process, times per connection, in seconds."""
 
     connections_max: int = 4000

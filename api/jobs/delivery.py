@@ -16,12 +16,12 @@ header, and no text that the receiver wrote.
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, zip_longest
 
 import h11
 import trio
+from msgspec import Struct
 
 from mailprobe.engine.dns.doh import tls_context
 from mailprobe.engine.dns.messages import AddressAnswer, LookupFailed, NoAddress
@@ -45,8 +45,7 @@ ERROR_CHARACTERS_MAX = 200  # several resolvers' reasons are the longest
 FindAddresses = Callable[[str], Awaitable[AddressAnswer]]
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(Struct, frozen=True):
     """The result of one attempt: the response's status, or a short error text.
 
     `retry_after_s` is the receiver's Retry-After, with any status.
@@ -182,8 +181,7 @@ def http_context(ca_file: str | None) -> ssl.SSLContext:
     return tls
 
 
-@dataclass(slots=True)
-class _Attempt:
+class _Attempt(Struct):
     """A delivery in progress: its current step, and what the response's head contained."""
 
     doing: str = "the look-up"

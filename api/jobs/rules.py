@@ -115,8 +115,7 @@ _AN_ADDRESS = "it names an IP address; give the host's name"
 _NO_NAME = "its host is no domain name"
 
 
-@dataclass(frozen=True, slots=True)
-class _HostLabel:
+class _HostLabel(msgspec.Struct, frozen=True):
     sent: str  # the A-label, or plain ASCII
     shown: str  # the U-label, or plain ASCII
 

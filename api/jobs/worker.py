@@ -11,11 +11,11 @@ import logging
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
 import trio
+from msgspec import Struct
 
 from mailprobe.engine import Answer, open_answers
 from mailprobe.storage.base.claim_order import HANGS_AFTER
@@ -63,8 +63,7 @@ def recheck_after_s(job: Job, answer: Answer) -> float | None:
     return RECHECK_S[job.tries] if answer.is_passing else None
 
 
-@dataclass(frozen=True, slots=True)
-class JobBounds:
+class JobBounds(Struct, frozen=True):
     """Concurrency limits: of this process, and of one account or host."""
 
     at_a_time: int

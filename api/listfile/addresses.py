@@ -1,13 +1,13 @@
 """Addresses in the cells of a list's columns: those of a row, and notes about them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ..cells.unwrapping import CellReading
 
 
-@dataclass(slots=True)
-class RowsToNote:
+class RowsToNote(Struct):
     """Rows that a remark is made about, such as rows wider than the header."""
 
     rows: int = 0
@@ -18,8 +18,7 @@ class RowsToNote:
         self.first = self.first or number
 
 
-@dataclass(slots=True)
-class CellNotes:
+class CellNotes(Struct):
     """The rows whose cells were read otherwise than they stand."""
 
     unwrapped: RowsToNote = field(default_factory=RowsToNote)

@@ -6,8 +6,9 @@
 import csv
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec import Struct
 
 from .bounds import CELL_CHARACTERS_MAX, COLUMNS_MAX, ROW_CHARACTERS_MAX
 
@@ -27,8 +28,7 @@ Cells = list[str]
 RawRecord = tuple[Cells, Any]  # its cells, and its verbatim text with the line end
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(Struct, frozen=True):
     """A way to write cells; `quoted` if quotes around a cell are not part of it."""
 
     delimiter: str
@@ -62,8 +62,7 @@ class Dialect:
         return re.fullmatch(f"{cell}(?:{mark}{cell})*", text) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredDialect:
+class DeclaredDialect(Struct, frozen=True):
     """The options for quotes and backslashes; None: detect from the file."""
 
     quotes: bool | None = None  # True: around cells; False: ordinary characters

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mailprobe.engine.verdict import FIELDS
 
@@ -29,8 +30,7 @@ NONE = range(0)
 EMAIL = "email"  # the field of the address that was asked
 
 
-@dataclass(frozen=True, slots=True)
-class EarlierResults:
+class EarlierResults(Struct, frozen=True):
     """Where a table has results of an earlier cleaning, and which; no fields: nowhere."""
 
     place: range = NONE

@@ -8,7 +8,8 @@ encodings are detected by charset-normalizer from the lines that are not ASCII.
 import codecs
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 SAMPLE_PIECE_OCTETS = 1 << 14  # per piece, so that the sample spans the file
 SAMPLE_OCTETS_MAX = 1 << 17
@@ -72,8 +73,7 @@ def line_ends(text: str) -> int:
     return text.count("\n") + (returns - text.count("\r\n") if returns else 0)
 
 
-@dataclass(slots=True)
-class Octets:
+class Octets(Struct):
     """Statistics of a file that may be UTF-8; fed with its pieces in order."""
 
     valid: int = 0  # octets of well-formed characters beyond ASCII

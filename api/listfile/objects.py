@@ -9,7 +9,6 @@ of an earlier cleaning, it is written anew without that; its values keep their t
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import msgspec
@@ -39,8 +38,7 @@ FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 Path = tuple[str, ...]  # the names that lead to a field
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectRow:
+class ObjectRow(msgspec.Struct, frozen=True):
     """One line; `line` is its text as an object, `fields` its members.
 
     A string that is an address has no fields: the result contains it.

@@ -8,9 +8,11 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..terminal import plain
 from .survey import PIECE_OCTETS, BadList, NoRoom, Survey, survey
@@ -34,8 +36,7 @@ TABLE_ENDINGS = {".csv": None, ".tsv": "\t", ".tab": "\t"}
 OBJECT_ENDINGS = frozenset({".ndjson", ".jsonl"})
 
 
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ReadOptions(Struct, frozen=True):
     """Options for reading a list; None: detect from the file."""
 
     # The columns of the addresses: a name, number or path, or several.
@@ -103,8 +104,7 @@ class Rows(Protocol):
     def rows(self) -> "Iterator[ListRow]": ...
 
 
-@dataclass(frozen=True, slots=True)
-class OutputFormat:
+class OutputFormat(Struct, frozen=True):
     """How a list is written, so that its output can be written alike."""
 
     kind: Kind
@@ -114,8 +114,7 @@ class OutputFormat:
     is_recoded: bool = False  # it was in another encoding than UTF-8
 
 
-@dataclass(frozen=True, slots=True)
-class List:
+class List(Struct, frozen=True):
     """An opened list."""
 
     name: str
@@ -205,8 +204,7 @@ def open_list(path: Path | None, reading: ReadOptions | None = None, **said: Any
         yield source
 
 
-@dataclass(frozen=True, slots=True)
-class ListFile:
+class ListFile(Struct, frozen=True):
     """An open file with a list; `name` is for messages, `ending` tells its kind."""
 
     file: BinaryIO

@@ -9,9 +9,11 @@ first. Each reading is one pass with bounded memory.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import BinaryIO
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from .bounds import CELL_CHARACTERS_MAX, COLUMNS_MAX
 from .dialect import (
@@ -34,8 +36,7 @@ WIDTHS_MAX = 64  # different widths that are counted: a file with more is no tab
 LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 
-@dataclass(slots=True)
-class RowWidths:
+class RowWidths(Struct):
     """The widths of the rows of one reading."""
 
     mismatch: DialectMismatch | None = None
@@ -57,8 +58,7 @@ class RowWidths:
             self.widths[width] += 1
 
 
-@dataclass(slots=True)
-class DialectHints:
+class DialectHints(Struct):
     """What a pass over the physical lines found, without interpreting quotes."""
 
     quotes: bool = False
@@ -172,8 +172,7 @@ def find_dialect(
     return found, hints.line_end
 
 
-@dataclass(frozen=True, slots=True)
-class _DialectChoice:
+class _DialectChoice(Struct, frozen=True):
     """Chooses the dialect by its quotes and backslashes.
 
     A reading is even if it fits every line and all rows are equally wide. The standard

@@ -1,7 +1,6 @@
 """The results in a row of a cleaned list: their columns, and their cells."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -24,8 +23,7 @@ PREFIX = "mailprobe_"
 OTHERS_CHARACTERS_MAX = 30_000  # a workbook's cell takes 32,767
 
 
-@dataclass(frozen=True, slots=True)
-class CellAnswer:
+class CellAnswer(msgspec.Struct, frozen=True):
     """What was found for the addresses of a cell: `result` is that of the best one."""
 
     result: RowResult | None = None

@@ -1,6 +1,6 @@
 """The rows of a cleaned list that are written. Pure."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.verdict import Light, light_of
@@ -8,8 +8,7 @@ from mailprobe.engine.verdict import Light, light_of
 from ..results.row_result import RowResult
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """Which rows are written: None for `lights` means all, blank rows too."""
 
     lights: frozenset[Light] | None = None

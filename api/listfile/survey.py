@@ -6,8 +6,9 @@ One pass over the file, in pieces: a list may be larger than memory.
 import codecs
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import BinaryIO
+
+from msgspec import Struct
 
 from ..errors import Misuse
 from ..terminal import plain
@@ -84,8 +85,7 @@ def unquoted_line(line: str) -> str:
     return text[1:-1].replace('""', '"') + line[len(text) :]
 
 
-@dataclass(frozen=True, slots=True)
-class Survey:
+class Survey(Struct, frozen=True):
     """The results of the inspection. `encoding` is meaningless if `zipped`."""
 
     octets: int

@@ -9,7 +9,6 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing
-from dataclasses import dataclass, field
 from itertools import chain, repeat
 from pathlib import PurePath
 from typing import IO
@@ -84,15 +83,14 @@ def _decoded(chunks: Sequence[ListChunk]) -> Decoded:
     return rows, {chunk.place: results_of(chunk) for chunk in chunks}
 
 
-@dataclass(slots=True)
-class ListResults:
+class ListResults(msgspec.Struct):
     """Reads the rows of a list with their results."""
 
     store: Store
     source: StoredList
-    only: RowFilter = field(default_factory=RowFilter)
+    only: RowFilter = msgspec.field(default_factory=RowFilter)
     formulas: Formulas = "guard"  # of the own cells in CSV
-    _held: "OrderedDict[int, Results]" = field(default_factory=OrderedDict)
+    _held: "OrderedDict[int, Results]" = msgspec.field(default_factory=OrderedDict)
 
     async def groups(self) -> AsyncGenerator[Iterator[Row], None]:
         """Yield the rows in groups, without those that are not wanted; take all of one before the next.

@@ -9,9 +9,10 @@ one that could use it. A part of the places is kept for accounts below their flo
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import ceil
 from statistics import fmean
+
+from msgspec import Struct
 
 from mailprobe.storage.list_records import ListShare
 
@@ -22,8 +23,7 @@ KEPT_SHARE = 4  # one of so many places is for accounts below their floor
 CLAIMED_MAX = 50  # at once: a claim reads and locks some milliseconds
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRoom:
+class ClaimRoom(Struct, frozen=True):
     """What the next claim may take: chunks in all, and of each account; others have `each_max`."""
 
     limit: int
@@ -62,8 +62,7 @@ def last_in_turn(held: Mapping[str, int], claimed: Sequence[str], *, after: str)
     )
 
 
-@dataclass(slots=True)
-class ClaimSize:
+class ClaimSize(Struct):
     """How many chunks a claim may take: half as many after each failure, so that it succeeds.
 
     And no more than there is capacity for: `units` are a chunk's, as the last claims had them.

@@ -11,11 +11,11 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 import trio
+from msgspec import Struct, field
 
 from ..quota.list_limits import (
     ACCOUNT_UPLOADS_MAX,
@@ -37,8 +37,7 @@ Receive = Callable[[], Awaitable[bytes]]
 Stored = Callable[[int], None]
 
 
-@dataclass(eq=False, slots=True)
-class Upload:
+class Upload(Struct, eq=False):
     """One upload: it arrives, waits for its turn to be read, and is read."""
 
     account_id: str

@@ -1,6 +1,5 @@
 """Where a list is on its way, what it waits for, and how long it takes: for pages and the API. Pure."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -64,8 +63,7 @@ CAUSES: dict[str, ListWaitCause] = {
 PLAN_CODES = ("monthly_quota_exceeded", "payment_required")  # they pause a list
 
 
-@dataclass(frozen=True, slots=True)
-class ListStanding:
+class ListStanding(Struct, frozen=True):
     """What a list does: `stage` only while it runs. `waits_until`: nothing is asked before."""
 
     status: ListStatus
@@ -79,8 +77,7 @@ class ListStanding:
         return min((each.until for each in self.waits_for if each.until), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """The rate is since the list was started or resumed last; None: nothing is under way."""
 
     per_s: float

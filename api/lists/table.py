@@ -8,10 +8,10 @@ next page goes on where this one has ended.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import trio
+from msgspec import Struct
 
 from mailprobe.storage.list_jobs.list_lines import PLACES_SEARCHED_MAX
 from mailprobe.storage.list_jobs.list_results import MARKS_READ_MAX
@@ -31,16 +31,14 @@ Order = Literal["file", "best", "worst"]
 ORDERS: tuple[Order, ...] = ("file", "best", "worst")
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(Struct, frozen=True):
     """The marks of a list by place."""
 
     places: Mapping[int, str]
     counts: Counter[ResultKind]
 
 
-@dataclass(frozen=True, slots=True)
-class ShownRow:
+class ShownRow(Struct, frozen=True):
     """An answered address: where it is, the row that has it first, and what was found."""
 
     place: int
@@ -50,8 +48,7 @@ class ShownRow:
     result: RowResult
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRows:
+class FoundRows(Struct, frozen=True):
     """What a search has found, and at which place it goes on; None at the end."""
 
     rows: Sequence[ShownRow]

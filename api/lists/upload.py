@@ -6,7 +6,8 @@ file makes of its reader costs no other request anything.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mailprobe.storage.list_records import ListChunk, LoadedList
 from mailprobe.storage.records import Account
@@ -70,8 +71,7 @@ async def open_list_reader(
                 yield ListReader(reader)
 
 
-@dataclass(slots=True)
-class ListReader:
+class ListReader(Struct):
     """Reads a list into chunks. `loaded` is complete once all chunks were read."""
 
     reader: ReaderTask

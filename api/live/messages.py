@@ -20,7 +20,6 @@ From the service, each a JSON object with its `type`:
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import msgspec
 import orjson
@@ -36,16 +35,14 @@ SHOWN_CHARACTERS_MAX = 80  # of a line, in an error
 Ref = str | int | float | None
 
 
-@dataclass(frozen=True, slots=True)
-class LiveAddress:
+class LiveAddress(msgspec.Struct, frozen=True):
     """An address to verify, and what its result repeats."""
 
     email: str
     ref: Ref = None
 
 
-@dataclass(frozen=True, slots=True)
-class WatchedList:
+class WatchedList(msgspec.Struct, frozen=True):
     """A list whose progress the client wants to see."""
 
     list_id: str

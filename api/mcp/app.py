@@ -9,10 +9,11 @@ MCP clients expect that, and some fail on a body that is not JSON-RPC.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import trio
+from msgspec import structs
 
 from ..error_table import ApiError, Links, body_of, headers_of
 from ..http.received_request import (
@@ -44,7 +45,7 @@ def create_tools_app(service: Service, tools_url: str, docs_url: str) -> Applica
     `tools_url` is the public URL without a trailing slash. Only web pages of that origin
     may post.
     """
-    links = replace(service.links, base_url=tools_url, docs_url=docs_url)
+    links = structs.replace(service.links, base_url=tools_url, docs_url=docs_url)
     servers = {
         "/mcp": ToolServer(service, docs_url),
         WIDE: ToolServer(service, docs_url, wide=True),
@@ -59,8 +60,7 @@ def origin_of(url: str) -> str:
     return f"{scheme}://{host.removesuffix(PORTS.get(scheme, ''))}"
 
 
-@dataclass(frozen=True, slots=True)
-class _App:
+class _App(msgspec.Struct, frozen=True):
     servers: Mapping[str, ToolServer]  # by path
     links: Links
     origin: str

@@ -11,11 +11,11 @@ combines keys of two users must not let one act on the other's account.
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.records import Caller
@@ -92,8 +92,7 @@ _encode = msgspec.json.Encoder().encode
 T = TypeVar("T", bound=Struct)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolOutcome:
+class ToolOutcome(Struct, frozen=True):
     """The result of a successful response, and its extra headers."""
 
     result: object

@@ -37,8 +37,7 @@ HEADER_MISMATCH = -32020
 UNSUPPORTED_VERSION = -32022
 
 
-@dataclass(frozen=True, slots=True)
-class FaultRow:
+class FaultRow(Struct, frozen=True):
     """The message of an error code, and its HTTP status unless the fault has its own."""
 
     message: str

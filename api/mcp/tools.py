@@ -8,12 +8,12 @@ Pure: no clock, no transport.
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..operations.description import schemas_of
 from ..operations.operation import (
@@ -48,8 +48,7 @@ WIDE_INSTRUCTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Struct, frozen=True):
     """A tool: its definition, the type of its arguments, and the operation that a call performs.
 
     `request_of` takes the arguments, decoded and as sent; `answer_of` makes the object that the

@@ -7,11 +7,11 @@ samples the gauges once a second.
 import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
+from msgspec import Struct
 
 from mailprobe.engine.background import FAULTS, log_fault
 from mailprobe.engine.egress import ONE_EGRESS, Egresses
@@ -45,8 +45,7 @@ QUEUES_EVERY_S = 15.0  # as often as Prometheus reads the page by default
 POLL_EVERY_S = 1.0  # the maximum age of other workers' gauges in a page
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """What one worker has under way: its gauges."""
 
     engine: "EngineStatistics"

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
 import trio
+from msgspec import Struct
 
 from mailprobe.storage.records import Caller
 
@@ -34,8 +34,7 @@ METHODS = frozenset(
 PARAMETER = re.compile(r"<(?:\w+:)?(\w+)>")  # of Quart's routes
 
 
-@dataclass(slots=True)
-class RequestContext:
+class RequestContext(Struct):
     """A request under way; fields are set as they become known."""
 
     request_id: str

@@ -17,8 +17,9 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from .shared_rows import Cells, SharedRows, open_shared_rows
 
@@ -31,8 +32,7 @@ SILENT_S = 5.0  # a worker without a heartbeat for so long is gone, or hangs
 OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Struct, frozen=True):
     """One metric with all its series."""
 
     kind: Kind
@@ -54,8 +54,7 @@ class Family:
         return len(self.bounds) + 2 if self.kind == "histogram" else 1
 
 
-@dataclass(frozen=True, slots=True)
-class SeriesTotal:
+class SeriesTotal(Struct, frozen=True):
     """One series, added up over all workers."""
 
     labels: Labels

@@ -8,8 +8,9 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import ceil
+
+from msgspec import Struct
 
 from .shared_rows import Cells, SharedRows, open_shared_rows
 
@@ -27,8 +28,7 @@ MINUTE, ANSWERS, REPLIES, REFUSED, TIMES = range(5)  # the cells of a minute
 WIDTH = TIMES + len(BOUNDS_S) + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
+class Counted(Struct, frozen=True):
     """What was counted in some minutes."""
 
     answers: int  # addresses

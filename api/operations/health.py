@@ -1,9 +1,9 @@
 """The operation that asks whether the service is up, for proxies and monitors."""
 
-from dataclasses import replace
 from typing import Annotated
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..schema import says
 from ..service import Service

@@ -7,7 +7,6 @@ said of it: routes, the API description and the tools are made from it.
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -60,8 +59,7 @@ async def _no_body(octets_max: int) -> bytes:
     return b""
 
 
-@dataclass(slots=True)
-class Call:
+class Call(msgspec.Struct):
     """A request, from its arrival to the answer of its handler.
 
     A transport gives what has come: `headers` has lower-case names; `read` returns the body, of at
@@ -72,9 +70,11 @@ class Call:
     """
 
     request_id: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    path: Mapping[str, str] = field(default_factory=dict)  # the variable parts of it, by name
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    query: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
+    path: Mapping[str, str] = msgspec.field(
+        default_factory=dict
+    )  # the variable parts of it, by name
     read: Callable[[int], Awaitable[bytes]] = _no_body
     receive: Callable[[], Awaitable[bytes]] | None = None
     admission: Admission = NO_ADMISSION
@@ -146,28 +146,25 @@ class Call:
         self.kept = self.idempotency is not None
 
 
-@dataclass(frozen=True, slots=True)
-class StreamedLines:
+class StreamedLines(msgspec.Struct, frozen=True):
     """A streamed body; the sender enters and leaves its block."""
 
     answers: ChargedAnswers
     encode: Callable[[Sequence[Answer]], bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class StreamedParts:
+class StreamedParts(msgspec.Struct, frozen=True):
     """A streamed body that is made part by part."""
 
     parts: AsyncIterator[bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class OperationReply:
+class OperationReply(msgspec.Struct, frozen=True):
     """A reply; `body` is empty, whole, or streamed. `result` is what a whole one encodes."""
 
     status: int
     body: bytes | StreamedLines | StreamedParts = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     media_type: str = JSON
     closes: bool = False  # the connection must not be used again
     result: msgspec.Struct | None = None  # None also if the body is an earlier answer, repeated
@@ -210,18 +207,16 @@ REPEATABLE: Refusals = (IdempotencyReused, IdempotencyRunning, AnswerLost)
 MANAGING: Refusals = (*KEYED, WrongKeyType)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRequest:
+class ToolRequest(msgspec.Struct, frozen=True):
     """The request to the API that the call of a tool makes."""
 
-    path: Mapping[str, str] = field(default_factory=dict)
-    query: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    path: Mapping[str, str] = msgspec.field(default_factory=dict)
+    query: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
     body: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolText:
+class ToolText(msgspec.Struct, frozen=True):
     """A tool's texts, where the operation's do not serve, and the flags of its MCP annotations."""
 
     title: str = ""  # empty: the operation's summary
@@ -260,8 +255,7 @@ async def deleted_answer(taken: ItemId, reply: OperationReply) -> bytes:
     return _encode({"deleted": True, "id": taken.id.lower()})
 
 
-@dataclass(frozen=True, slots=True)
-class ToolForm:
+class ToolForm(msgspec.Struct, frozen=True):
     """An operation as a tool. `takes` is the type of its arguments.
 
     `request_of` takes them, decoded and as sent; `answer_of` makes the object that the tool
@@ -270,15 +264,16 @@ class ToolForm:
 
     text: ToolText
     takes: type[msgspec.Struct] = NoArguments
-    arguments: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # JSON schema
+    arguments: Mapping[str, Mapping[str, object]] = msgspec.field(
+        default_factory=dict
+    )  # JSON schema
     hides: tuple[str, ...] = ()  # arguments that are not described
     request_of: Callable[[Any, bytes], ToolRequest] = plain_request
     output: Mapping[str, object] | None = None
     answer_of: Callable[[Any, OperationReply], Awaitable[bytes]] = whole_answer
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
+class Operation(msgspec.Struct, frozen=True):
     """One operation: its name, route, request type, reply type and possible refusals."""
 
     name: str

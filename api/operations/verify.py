@@ -5,13 +5,13 @@ in the background: then the answer is the id of a job.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Literal
 from uuid import uuid4
 
 import msgspec
 import trio
 from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec.structs import replace
 
 from mailprobe.engine import Answer, Evidence, Verdict
 from mailprobe.engine.evidence import EvidenceBudget

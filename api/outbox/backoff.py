@@ -5,8 +5,9 @@ the billing meter, and the worker itself while the other side refuses everything
 Pure: chance and time are arguments.
 """
 
-from dataclasses import dataclass
 from math import inf
+
+from msgspec import Struct
 
 
 def growing(first_s: float, most_s: float) -> tuple[float, ...]:
@@ -18,8 +19,7 @@ def growing(first_s: float, most_s: float) -> tuple[float, ...]:
     return (*pauses, most_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(Struct, frozen=True):
     """A plan of pauses, and what may change one of them.
 
     `spread` holds the factors of a pause at chance 0 and at chance 1, so that what failed

@@ -24,12 +24,12 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
 import trio
+from msgspec import Struct, field
 
 from mailprobe.engine.background import contained, log_fault, supervised
 from mailprobe.storage.contract import StoreUnavailable
@@ -43,8 +43,7 @@ REMEMBERED_MAX = 10_000  # retries with a wake-up of their own; others wait for 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """How much a worker does at a time, and how long it waits."""
 
     at_once: int  # items held at a time
@@ -72,8 +71,7 @@ class AttemptFailure(Protocol):
     def retry_after_s(self) -> float: ...
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptResult:
+class AttemptResult(Struct, frozen=True):
     """The result of an attempt: how to record it, and when the item is due again (None: never)."""
 
     record: Callable[[], Awaitable[object]]  # one write; raises StoreUnavailable
@@ -81,8 +79,7 @@ class AttemptResult:
     failure: AttemptFailure | None = None
 
 
-@dataclass(eq=False, slots=True)
-class HeldClaim(Generic[T]):
+class HeldClaim(Struct, Generic[T], eq=False):
     """An item that this worker holds, and the scopes that end with its lease and its result."""
 
     item: T
@@ -90,8 +87,7 @@ class HeldClaim(Generic[T]):
     extension: trio.CancelScope = field(default_factory=trio.CancelScope)
 
 
-@dataclass(slots=True)
-class Batch(Generic[T]):
+class Batch(Struct, Generic[T]):
     """Items that were claimed together, and the failures among them so far."""
 
     claims: list[HeldClaim[T]]
@@ -110,8 +106,7 @@ class Batch(Generic[T]):
         return self.general_failure is not None or trio.current_time() > self.ends_at
 
 
-@dataclass(frozen=True, slots=True)
-class WorkQueue(Generic[T]):
+class WorkQueue(Struct, Generic[T], frozen=True):
     """What a worker works off.
 
     Items with the same `ordered_by` are attempted one after another, in the order of the

@@ -5,7 +5,6 @@ A page is read at its first use. `/docs` is the start page.
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import msgspec
@@ -21,8 +20,7 @@ from .rendering import url_of as url_of
 INDEX_FILE = TARGET / INDEX
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(msgspec.Struct, frozen=True):
     """One page. `html_with_key` has KEY_MARK in its examples; None: they take no key."""
 
     html: str
@@ -34,8 +32,7 @@ class Document:
         return RenderedPage(self.html, self.sections)
 
 
-@dataclass(frozen=True, slots=True)
-class _Contents:
+class _Contents(msgspec.Struct, frozen=True):
     groups: Mapping[str, Sequence[tuple[str, str]]]
 
 

@@ -6,13 +6,13 @@ attributes of SVG, which the policy of the pages allows; inline styles it does n
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from functools import cache
 from math import ceil, floor, log10
 from pathlib import Path
 
 from markupsafe import Markup
+from msgspec import Struct
 
 from ..results.advice import ANSWERS
 
@@ -86,8 +86,7 @@ def _filled(kind: str) -> Markup:
     return Markup('class="{}"{}').format(kind, hatch)
 
 
-@dataclass(frozen=True, slots=True)
-class ChartDay:
+class ChartDay(Struct, frozen=True):
     """A day of a chart: its counts, the lowest one first."""
 
     day: date

@@ -1,19 +1,18 @@
 """A page of the documentation, as it is kept and served. Pure, and needs no other package."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class PageLink:
+class PageLink(Struct, frozen=True):
     """Where a link between pages leads, and the title of that page."""
 
     url: str
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class PageSection:
+class PageSection(Struct, frozen=True):
     """A heading with the text below it, up to the next heading."""
 
     level: int  # 1 is the page's title
@@ -22,8 +21,7 @@ class PageSection:
     text: str = ""  # without markup; what is served has it in the search index alone
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedPage:
+class RenderedPage(Struct, frozen=True):
     """A page as HTML, and its sections in their order."""
 
     html: str

@@ -5,10 +5,10 @@ It is made from the same document that `/openapi.json` serves, so the two cannot
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
+from msgspec import Struct
 
 Node = Mapping[str, Any]
 
@@ -24,8 +24,7 @@ _LIMITS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceField:
+class ReferenceField(Struct, frozen=True):
     """One field or parameter."""
 
     name: str
@@ -35,8 +34,7 @@ class ReferenceField:
     limits: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceBody:
+class ReferenceBody(Struct, frozen=True):
     """What a request or an answer of one status carries."""
 
     title: str
@@ -45,8 +43,7 @@ class ReferenceBody:
     examples: Sequence[tuple[str, str]]  # (name, text)
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceAnswer:
+class ReferenceAnswer(Struct, frozen=True):
     """An answer: its status, when it comes, and its body."""
 
     status: str
@@ -59,8 +56,7 @@ class ReferenceAnswer:
         return not self.status.startswith("2")
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceOperation:
+class ReferenceOperation(Struct, frozen=True):
     """One operation."""
 
     name: str

@@ -9,10 +9,10 @@ import sqlite3
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import trio
+from msgspec import Struct
 
 QUERY_CHARACTERS_MAX = 100
 WORDS_MAX = 8
@@ -28,8 +28,7 @@ ANSWERS_KEPT_MAX = 256  # of some 6 KiB
 _WORD = re.compile(r"[\w]+", re.UNICODE)
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResult:
+class SearchResult(Struct, frozen=True):
     """A section that matches."""
 
     url: str

@@ -8,12 +8,12 @@ run in another thread, so no API request waits for them.
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 import trio
+from msgspec import Struct, field
 from quart import Blueprint, Response, render_template, request
 from werkzeug.exceptions import NotFound
 
@@ -70,8 +70,7 @@ async def no_reader() -> SignedInReader | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Documentation:
+class Documentation(Struct, frozen=True):
     """What the pages are made from, and those that are rendered already.
 
     `describe` returns the OpenAPI description in JSON, `about` the Markdown of the page about our

@@ -5,9 +5,9 @@ that has changed.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import trio
+from msgspec import Struct, field
 
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.storage.records import Caller
@@ -18,8 +18,7 @@ ACCOUNTS_MAX = 10_000  # whose bounces are known to be none: a few MB
 NONE: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class BouncedAddresses:
+class BouncedAddresses(Struct, frozen=True):
     """What the accounts have fed back; one for a process."""
 
     _store: Store

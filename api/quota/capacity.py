@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
 
 import trio
+from msgspec import Struct, field
 
 from mailprobe.engine.fair_queue import FairQueue
 
@@ -149,8 +149,7 @@ class Capacity:
             self._queue.push_front(each.account, each)
 
 
-@dataclass(slots=True, eq=False)
-class CapacityTicket:
+class CapacityTicket(Struct, eq=False):
     """Whether capacity is held for a request, and whether the request uses it."""
 
     is_free: bool
@@ -161,8 +160,7 @@ class CapacityTicket:
         self.is_used = True
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
+class _Waiting(Struct, eq=False):
     account: str
     addresses: int
     admitted: trio.Event = field(default_factory=trio.Event)

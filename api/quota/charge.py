@@ -26,11 +26,11 @@ client may see the answers.
 
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import overload
 
 import trio
+from msgspec import Struct
 
 from mailprobe.engine import Answer, Answers, KnownAnswers, Verdict, known_answers, open_answers
 from mailprobe.storage.records import Caller, Claim, Job, JobOrder, Ledger, Reservation, UsageRow
@@ -53,8 +53,7 @@ TRIALS_A_MINUTE = 5  # of a key: each calls a machine that may be somebody else'
 JOBS_UNDELIVERED_MAX = 10_000  # per account: each is a row with a payload, kept for days
 
 
-@dataclass(frozen=True, slots=True)
-class Verifications:
+class Verifications(Struct, frozen=True):
     """Addresses to verify: a unit each. `in_parts`: answers leave as they come, as lines.
 
     `waits`: the caller waits for the limit of the minute, so its refusal is not logged.
@@ -71,8 +70,7 @@ class Verifications:
     asks_bounced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """A job to store: one unit, reserved while the job is pending.
 
     `is_trial`: a test callback, whose result is made up; it counts towards TRIALS_A_MINUTE alone.
@@ -82,8 +80,7 @@ class Submission:
     is_trial: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class UndecodableRequest:
+class UndecodableRequest(Struct, frozen=True):
     """A request that cannot be decoded: one unit of the minute, never billable.
 
     `counts_month`: it is logged, and counts as a unit of the month as well. Else no row is

@@ -18,9 +18,9 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 
 import trio
+from msgspec import Struct
 from trio.lowlevel import checkpoint
 
 from mailprobe.engine.background import log_fault, running_loops
@@ -49,8 +49,7 @@ RETURN_S = 1.0  # for returning all permits at the end
 GROUP_MAX = 100  # addresses in one call: a transaction of a few milliseconds
 
 
-@dataclass(slots=True)
-class _LeasedAddress:
+class _LeasedAddress(Struct):
     """This process's share of one IP address. Times are on trio's clock, in seconds."""
 
     held: int = 0  # permits leased

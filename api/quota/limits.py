@@ -5,9 +5,10 @@ the units, and its `asked_at` is the present. A refusal says when the same reque
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
+
+from msgspec import Struct
 
 from mailprobe.storage.records import Ledger, Window
 from mailprobe.storage.usage import month_bounds
@@ -116,8 +117,7 @@ def passes_at(ledger: Ledger, window: Sequence[tuple[datetime, int]], used_max: 
     return passes
 
 
-@dataclass(frozen=True, slots=True)
-class LimitsLeft:
+class LimitsLeft(Struct, frozen=True):
     """The limits and what is left of them, in units; `_more_s` are seconds until more is free."""
 
     minute: int

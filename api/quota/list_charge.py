@@ -12,10 +12,10 @@ the refusal is raised and not logged.
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
 from types import TracebackType
 
 import trio
+from msgspec import Struct
 
 from mailprobe.engine import Answer, Answers, open_answers
 from mailprobe.engine.evidence import Evidence
@@ -41,8 +41,7 @@ USAGE_NAME: UsageName = "list"
 Note = Callable[[Mapping[int, Evidence | None]], None]  # evidence by the numbers of the addresses
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkAddresses:
+class ChunkAddresses(Struct, frozen=True):
     """Addresses of a claimed chunk, by their numbers there: a unit each.
 
     `is_rest`: the chunk is answered with these addresses. What cannot be answered now is added
@@ -56,8 +55,7 @@ class ChunkAddresses:
     note: Note
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkRecheck:
+class ChunkRecheck(Struct, frozen=True):
     """Addresses of a claimed chunk that time may have cured, each with its status before."""
 
     claim: ListClaim

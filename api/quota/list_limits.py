@@ -1,8 +1,10 @@
 """Limits of a list."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mailprobe.storage.list_records import PATIENCE_S, ListBounds
 from mailprobe.storage.records import Tier
@@ -42,8 +44,7 @@ LINES_ABOVE_MAX = 1_000  # titles and notes
 CHUNKS_AT_ONCE = 400  # of a process; most wait for their key's minute
 
 
-@dataclass(frozen=True, slots=True)
-class ListLimits:
+class ListLimits(Struct, frozen=True):
     """The limits that an operator may set."""
 
     rows_max: int | None = None  # of every tier; None: ROWS_MAX

@@ -8,11 +8,13 @@ specification know three tiers, so answers call it `scale`, with the largest lim
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 from pathlib import Path
 from typing import Any, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mailprobe.storage.records import SoldTier, Tier
 
@@ -66,8 +68,7 @@ def micros_of(text: str) -> int:
     return int(euros) * MICROS_PER_EUR + int(cents.ljust(2, "0")) * MICROS_PER_CENT
 
 
-@dataclass(frozen=True, slots=True)
-class PricingPlan:
+class PricingPlan(Struct, frozen=True):
     """What a tier allows, and the price of what goes beyond."""
 
     tier: Tier

@@ -44,7 +44,7 @@ log = logging.getLogger("mailprobe.leases")
 GROUP_MAX = 100  # hosts in one call: a transaction of a few milliseconds
 FAILED_S = 0.25  # after a call that failed
 RETURN_S = 1.0  # for reporting and giving back everything at the end
-LEARNED = LearnedTolerance.__dataclass_fields__.keys()
+LEARNED = LearnedTolerance.__struct_fields__
 
 
 class LeasedRefusals:

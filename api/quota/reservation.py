@@ -7,12 +7,12 @@ kinds of charges do with both: see `charge()`.
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Literal, NoReturn, TypeVar
 
 import trio
+from msgspec.structs import replace
 
 from mailprobe.engine import Answer, Answers, Verdict
 from mailprobe.engine.verdict import light_of

@@ -24,12 +24,12 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf
 from typing import Literal
 
 import trio
+from msgspec import Struct, field
 
 from mailprobe.engine import Answer
 from mailprobe.engine.reasons import VerdictCause
@@ -77,8 +77,7 @@ def is_seen(cause: VerdictCause) -> bool:
     return cause.reason in SEEN and cause.blame not in OURS
 
 
-@dataclass(slots=True)
-class ProbeDomains:
+class ProbeDomains(Struct):
     """At most DOMAINS_MAX domains. Beyond it the account that has most loses its oldest."""
 
     by_account: dict[str, dict[str, None]] = field(default_factory=dict)
@@ -103,16 +102,14 @@ class ProbeDomains:
         return list(dict.fromkeys(turns))
 
 
-@dataclass(slots=True)
-class AccountFailures:
+class AccountFailures(Struct):
     """The part of a row that is of one account."""
 
     results: int = 0
     operators: set[str] = field(default_factory=set)  # at most OPERATORS_MIN
 
 
-@dataclass(slots=True)
-class FailureRow:
+class FailureRow(Struct):
     """The failures since a mail host last answered about a mailbox."""
 
     results: int = 0

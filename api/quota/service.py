@@ -6,10 +6,10 @@ Units are spent by `charge()` alone (mailprobe.api.quota.charge).
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 
 import trio
+from msgspec import Struct, field
 
 from mailprobe.engine import Engine
 from mailprobe.engine.background import contained
@@ -47,8 +47,7 @@ class Leases(dict[str, tuple[Reservation, float]]):
     kept = False  # a task is extending them
 
 
-@dataclass(frozen=True, slots=True)
-class QuotaService:
+class QuotaService(Struct, frozen=True):
     """The parts that spend units; one per process.
 
     Methods raise StoreUnavailable where the store does, if they do not say otherwise.

@@ -6,8 +6,10 @@ and not billed; their chunk is released until they may be asked. Pure.
 
 from collections import Counter
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mailprobe.engine import Answer
 from mailprobe.engine.pauses import PAUSED_RULE
@@ -21,8 +23,7 @@ TURN_S = 10  # in which as many chunks of an account come back as a process clai
 TURN_CHUNKS = 200  # so ten thousand that wait cost the store some 20 short claims a second
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
+class Patience(Struct, frozen=True):
     """Of a chunk: since when it waits for its mail hosts, and until when it may."""
 
     since: datetime
@@ -40,8 +41,7 @@ def patience_of(claim: ListClaim, now: datetime) -> Patience:
     return Patience(since, since + timedelta(seconds=claim.list.patience_s))
 
 
-@dataclass(slots=True)
-class SetAside:
+class SetAside(Struct):
     """The addresses of one claim that were set aside, by their numbers in the chunk."""
 
     patience: Patience

@@ -14,9 +14,9 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 
 import trio
+from msgspec import Struct
 
 from mailprobe.engine.background import running_loops
 from mailprobe.engine.shared_cache import Fact, FactKind, Listener, heed
@@ -49,8 +49,7 @@ def count_nothing(_: str, __: int) -> None:
     """For a service without metrics."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Pending:
+class _Pending(Struct, frozen=True, eq=False):
     """A fact to be written. `until` is on trio's clock."""
 
     fact: Fact

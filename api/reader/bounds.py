@@ -12,8 +12,9 @@ import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 MEMORY_OCTETS_MAX = 512 << 20  # the largest honest workbook takes a quarter of it
 NICENESS = 5  # a third of the service's share of a busy CPU: a list still ends in its time
@@ -35,8 +36,7 @@ UNREADABLE = "cannot be read; save it anew, or as CSV"
 NO_MEMORY = f"takes more than {MEMORY_OCTETS_MAX >> 20} MiB of memory to read"
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """The time that a reader has."""
 
     cpu_s: int

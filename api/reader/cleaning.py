@@ -8,9 +8,10 @@ import os
 import socket
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
+
+from msgspec import Struct, field
 
 from ..errors import CommandError, Misuse
 from ..listfile import (
@@ -132,8 +133,7 @@ def _write(channel: Channel, command: WriteRows, source: List, manner: OutputFor
         return writing.written
 
 
-@dataclass(slots=True)
-class RowWriting:
+class RowWriting(Struct):
     """The second reading: writes the rows with their answers. Raises if the list was changed."""
 
     source: List

@@ -9,10 +9,10 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from math import inf
 
 import trio
+from msgspec import Struct
 
 from ..admission.turns import SLICE_S, FairTurn
 from ..errors import CommandError
@@ -224,8 +224,7 @@ class ReaderTask:
         forks.prepare()
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderOrder:
+class ReaderOrder(Struct, frozen=True):
     """What a reader is for: an open file, what to do with it, and its name for messages."""
 
     name: str

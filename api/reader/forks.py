@@ -14,9 +14,9 @@ import struct
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 import trio
+from msgspec import Struct
 
 from ..listfile.opening import GZIP
 from ..listfile.survey import ZIP
@@ -38,8 +38,7 @@ def is_short_text(file: int) -> bool:
     return not os.pread(file, len(ZIP), 0).startswith((ZIP, GZIP))
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderEnd:
+class ReaderEnd(Struct, frozen=True):
     """How a reader has ended: its exit code (negative: a signal), and for how long it computed."""
 
     code: int
@@ -123,8 +122,7 @@ class Fork:
         self._end.close()
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderCounts:
+class ReaderCounts(Struct, frozen=True):
     """The readers of this process."""
 
     at_work: int

@@ -5,8 +5,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from .bounds import Bounds
 
@@ -27,8 +28,7 @@ class Process(Protocol):
 P = TypeVar("P", bound=Process, covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Spawned(Generic[P]):
+class Spawned(Struct, Generic[P], frozen=True):
     """A process, and our end of the socket to it."""
 
     process: P

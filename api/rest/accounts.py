@@ -1,7 +1,8 @@
 """Accounts and their keys as the operator makes them, by a command or in the dashboard."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mailprobe.storage.records import Account, Actor, Key, Tier
 from mailprobe.storage.store import Store
@@ -9,8 +10,7 @@ from mailprobe.storage.store import Store
 from ..keys import Prefix, key_hash, kind_of, mint, shown
 
 
-@dataclass(frozen=True, slots=True)
-class MadeAccount:
+class MadeAccount(Struct, frozen=True):
     """A new account with a key of each kind, which cannot be read again."""
 
     account: Account

@@ -8,10 +8,10 @@ response here and nowhere else.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from mailprobe.storage.contract import StoreFull, StoreUnavailable
 

@@ -6,8 +6,9 @@ does not answer, or that our own resolver failed, and each needs different advic
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from mailprobe.engine.address import NotAnAddress, parse
 from mailprobe.engine.verdict import Light, Reason, Verdict, light_of
@@ -20,8 +21,7 @@ State = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerWords:
+class AnswerWords(Struct, frozen=True):
     """What to do with an address, in a word and in a sentence; `kind` names it for programs."""
 
     kind: Literal["keep", "confirm", "drop"]
@@ -39,8 +39,7 @@ ANSWERS_BY_COLOUR: Mapping[str, AnswerWords] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ReasonAdvice:
+class ReasonAdvice(Struct, frozen=True):
     """What a reason means: which layer decided, how it ended there, and what to do.
 
     `{provider}` is whose mail hosts these are, `{wrong}` what is wrong with the address.
@@ -196,8 +195,7 @@ PROVIDERS: Mapping[str, str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ShownLayer:
+class ShownLayer(Struct, frozen=True):
     """One of the five layers: how it ended, and what was found there."""
 
     name: str

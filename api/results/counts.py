@@ -1,8 +1,9 @@
 """Counts of results by status, reason and light, and their rate. Pure."""
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
 from datetime import datetime
+
+from msgspec import Struct, field
 
 from mailprobe.engine.verdict import light_of
 
@@ -14,8 +15,7 @@ FAILED_HOSTS_MIN = 20  # fewer may be dead hosts, more are this machine's failur
 PACE_SPAN_S = 20.0  # the rate is measured over this span: steady, but still current
 
 
-@dataclass(slots=True)
-class ResultCounts:
+class ResultCounts(Struct):
     """Counts of results."""
 
     done: int = 0

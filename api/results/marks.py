@@ -6,7 +6,8 @@ Characters are stored: reasons and statuses are only appended. Pure.
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mailprobe.engine.verdict import PASSING, Light, Reason, Status, Verdict, light_of
 
@@ -23,8 +24,7 @@ FIRST = 0x100  # the first character; two octets in UTF-8, and none of JSON or S
 OF_REASON = 24  # characters: 3 lights of at most 8 statuses
 
 
-@dataclass(frozen=True, slots=True)
-class ResultKind:
+class ResultKind(Struct, frozen=True):
     """What a mark stands for."""
 
     light: Light

@@ -1,7 +1,8 @@
 """Filters for the rows of a list: by light, status, reason, and a text in their cells. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mailprobe.engine.verdict import light_of
 
@@ -9,8 +10,7 @@ from .marks import KINDS, ResultKind, marks_of
 from .row_result import RowResult
 
 
-@dataclass(frozen=True, slots=True)
-class RowFilter:
+class RowFilter(Struct, frozen=True):
     """What a row must have, one of each; nothing given: any."""
 
     lights: frozenset[str] = frozenset()

@@ -1,9 +1,10 @@
 """Words about the addresses of a list that wait for their mail hosts. Pure."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
+
+from msgspec import Struct
 
 from ..terminal import plain
 from .lights import WORDS
@@ -15,8 +16,7 @@ SHARE_LEAST = 0.05  # of a list's addresses are refused, before it has shown its
 Clock = Callable[[datetime], str]
 
 
-@dataclass(frozen=True, slots=True)
-class HostStanding:
+class HostStanding(Struct, frozen=True):
     """Addresses that wait for one host: why, and until when the first of them.
 
     `takes`: refusals that it takes in ten minutes; 0 where it waits for something else.

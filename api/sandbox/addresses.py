@@ -9,10 +9,10 @@ exists (RFC 6761 6.2). Pure.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec.structs import replace
 
 from mailprobe.engine.dns.messages import MailExchange, Route
 from mailprobe.engine.lists.lists import Lists
@@ -37,8 +37,7 @@ SLOW_MS_MAX = 3000  # as long as the slowest real answer
 _SLOW = re.compile(r"slow-([0-9]{1,5})", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class SandboxRow:
+class SandboxRow(msgspec.Struct, frozen=True):
     """One row of the table: the outcome, and what the lists would say of the address."""
 
     outcome: Outcome

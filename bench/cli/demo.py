@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
 from mailprobe.api.cli.runner import sigterm_as_sigint
 from mailprobe.api.errors import CommandError, Interrupted, print_error
@@ -115,7 +116,7 @@ def _clean(
     )
     with replacing(target) as file:
         file.write(draft.read_bytes())
-    return dataclasses.replace(summary, outputs=(target,))
+    return structs.replace(summary, outputs=(target,))
 
 
 @asynccontextmanager
@@ -129,9 +130,9 @@ async def open_service_source(settings: "Settings") -> AsyncIterator["AnswerSour
     from mailprobe.api.quota.plans import PLANS
     from mailprobe.api.serve import open_service, serve_service
 
-    scale = dataclasses.replace(PLANS["scale"], rate_limit_per_min=RATE_PER_MIN)
+    scale = structs.replace(PLANS["scale"], rate_limit_per_min=RATE_PER_MIN)
     sockets = open_sockets(settings.bind.host, settings.bind.port)
-    bind = dataclasses.replace(settings.bind, port=sockets[0].getsockname()[1])
+    bind = structs.replace(settings.bind, port=sockets[0].getsockname()[1])
     settings = dataclasses.replace(settings, bind=bind)
     async with open_service(settings, {**PLANS, "scale": scale}) as service:
         account = await new_account(service.store, "demo@example.org", "scale")

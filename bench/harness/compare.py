@@ -2,10 +2,10 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
@@ -20,8 +20,7 @@ BETTER, WORSE, CHANGED = "better", "worse", "changed"
 STYLES = {BETTER: "green", WORSE: "bold red", CHANGED: "yellow"}
 
 
-@dataclass(frozen=True, slots=True)
-class FigureChange:
+class FigureChange(Struct, frozen=True):
     """A figure in both runs; None where a run lacks it."""
 
     what: str
@@ -103,8 +102,7 @@ def notes(old: Run, machine_now: Mapping[str, Any]) -> Iterator[str]:
         yield f"the machine was busy before that run: load {old.machine['load']}"
 
 
-@dataclass(frozen=True, slots=True)
-class Earlier:
+class Earlier(Struct, frozen=True):
     """Earlier results, from one file or a whole folder; read before new results overwrite them."""
 
     path: Path

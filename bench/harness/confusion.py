@@ -13,9 +13,10 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from ..lab.internet import KNOWABLE
 from ..lab.scenario import Truth
@@ -32,8 +33,7 @@ HONEST: Mapping[Truth, frozenset[str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class KnownTruth:
+class KnownTruth(Struct, frozen=True):
     """The truth of each address, and the addresses whose truth can be known from outside."""
 
     truth: Mapping[str, Truth]
@@ -54,8 +54,7 @@ class KnownTruth:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedAddress:
+class ReportedAddress(Struct, frozen=True):
     """What was reported of an address; `why` is its reason."""
 
     email: str
@@ -73,8 +72,7 @@ def unanswered(email: str) -> ReportedAddress:
     return ReportedAddress(email, "unknown", "unanswered")
 
 
-@dataclass(slots=True)
-class Matrix:
+class Matrix(Struct):
     """The number of addresses by (truth, knowable, reported status)."""
 
     known: KnownTruth

@@ -9,10 +9,12 @@ import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 BUDGETS = Path(__file__).parents[1] / "budgets.toml"
 NOT_MEASURED = math.nan  # a figure's value: the machine did not let it be measured
@@ -33,8 +35,7 @@ class MissingRequirement(Exception):
     """This machine lacks something that a suite needs; the message names it in one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """One measured number: the median if there were several rounds.
 
     `at_most` and `at_least` are the promise, in the same unit. promised() fills them
@@ -81,8 +82,7 @@ class Figure:
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """One line of a plot: y as a function of x.
 
     Series of one suite with the same labels and unit share one plot.
@@ -96,16 +96,14 @@ class Series:
     ideal: list[Point] | None = None  # the best possible: if our own work cost nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """Everything that a suite measured."""
 
     figures: list[Figure]
     series: list[Series] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """A suite's result, its time, and its machine (as mailprobe.bench.harness.machine has it)."""
 
     suite: str

@@ -7,11 +7,12 @@ cost anything is dashed. Both libraries are the optional extra "bench".
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from .figures import MissingRequirement, Series
 from .tables import number
@@ -29,8 +30,7 @@ ROWS = 20
 COLUMNS_MAX = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
+class Plot(Struct, frozen=True):
     """What shares one pair of axes."""
 
     suite: str

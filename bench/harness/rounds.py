@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from .figures import Figure
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatedRuns:
+class RepeatedRuns(Struct, frozen=True):
     """Several rounds of the same work."""
 
     wall_s: float  # the median

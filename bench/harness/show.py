@@ -3,10 +3,11 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
 from rich.console import Console
 from rich.text import Text
 
@@ -39,8 +40,7 @@ from .tune import (
 )
 
 
-@dataclass(slots=True)
-class Bench:
+class Bench(Struct):
     """One call of the command. `troubled` says, at its end, that something was not as it should."""
 
     folder: Path  # of the results

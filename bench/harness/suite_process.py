@@ -4,7 +4,8 @@ import json
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..processes import stop_process
 from .figures import MissingRequirement, Result, read_results
@@ -18,8 +19,7 @@ class SuiteFailed(Exception):
     """The suite ended without a result; it printed the reason to standard error."""
 
 
-@dataclass(frozen=True, slots=True)
-class SuiteResult:
+class SuiteResult(Struct, frozen=True):
     """The output of a suite's process: remarks for the user, and the result."""
 
     remarks: list[str]

@@ -1,10 +1,10 @@
 """Figures as a table for the terminal, with whether each promise is kept. Pure, except for rich."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from math import isnan
 
+from msgspec import Struct
 from rich import box
 from rich.table import Table
 from rich.text import Text
@@ -15,8 +15,7 @@ KEPT, NEARLY, MISSED, UNMEASURED = "kept", "nearly", "MISSED", "not measured"
 STYLES = {KEPT: "green", NEARLY: "yellow", MISSED: "bold red", UNMEASURED: "bold red"}
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """One column of figure_table; left out if no figure has a value for it."""
 
     title: str

@@ -13,8 +13,8 @@ of one domain arrive together.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
+from msgspec import Struct
 from rich.table import Table
 from rich.text import Text
 
@@ -27,8 +27,7 @@ HOST_LIMIT = 4  # connections that hosts accept from an unknown client
 KNEE = 0.9  # of the best rate: more gain is not worth its cost
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """The result of one value of one setting."""
 
     value: int
@@ -40,8 +39,7 @@ class Trial:
     cpu_share: float = 0.0  # processor time of this process / elapsed time
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(Struct, frozen=True):
     """All trials with mail hosts of one latency."""
 
     delay_ms: float
@@ -50,8 +48,7 @@ class Findings:
     together: list[Trial]
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Struct, frozen=True):
     """The settings to use. `together` is only a finding: see the module's docstring."""
 
     host_connections: int

@@ -13,8 +13,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from ..processes import stop_process
 
@@ -29,8 +30,7 @@ class LabFailed(Exception):
     """The lab did not start, or has gone; it has said why on standard error."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lab:
+class Lab(Struct, frozen=True):
     """A running lab: the settings that reach it, and addresses by outcome.
 
     Some scenarios sort their addresses in other ways too: in `groups` that are

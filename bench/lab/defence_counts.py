@@ -5,15 +5,15 @@ Random names are recipients that are not in any list.
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..world.host_defences import HOUR_S
 from ..world.host_log import LoggedCommand, rcpt_mailbox
 from ..world.mail_host import MailHost
 
 
-@dataclass(slots=True)
-class KindCounts:
+class KindCounts(Struct):
     """The counts of all hosts of one kind."""
 
     hosts: int = 0  # that were contacted
@@ -28,8 +28,7 @@ class KindCounts:
     sessions_lost: int = 0  # too old to be counted in detail
 
 
-@dataclass(frozen=True, slots=True)
-class AskedRecipient:
+class AskedRecipient(Struct, frozen=True):
     """One RCPT that a host has answered."""
 
     at_s: float

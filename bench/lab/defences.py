@@ -11,9 +11,11 @@ the real clock, so refusals beyond a host's hour cannot be asked about in one ru
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
+
+from msgspec import Struct
 
 from ..world.defended_hosts import DEFENDED_HOSTS, defended_host
 from ..world.faults import Late
@@ -29,8 +31,7 @@ GROUP_AWAY_S = 0.03
 # -- what there is to ask ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ListShape:
+class ListShape(Struct, frozen=True):
     """A list: how long it is, of how many domains, and the share of its addresses that is bad."""
 
     name: str  # of its group, and in its domains' names
@@ -96,8 +97,7 @@ SHARED_HOSTS = {FAR: (50, 0.3), NEAR: (200, 0.02)}  # domains of two addresses, 
 STRANGERS_WAIT = "slow host"  # why a request cannot know: the host answers after its clock
 
 
-@dataclass(frozen=True, slots=True)
-class MailRoute:
+class MailRoute(Struct, frozen=True):
     """Where a domain's mail goes, and what kind of host that is."""
 
     kind: str
@@ -161,8 +161,7 @@ def _microsoft(scenario: Scenario, rng: Random) -> list[list[str]]:
     ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Providers:
+class Providers(Struct, frozen=True):
     """Hosts that are shared by the domains of all lists."""
 
     gateways: list[MailRoute]

@@ -12,7 +12,6 @@ import binascii
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -26,6 +25,7 @@ import h2.settings
 import h11
 import trio
 import trustme
+from msgspec import Struct, field
 
 from ..world.resolver_faults import Unavailable
 from ..world.zone import HTML, Zone, ZoneMode
@@ -39,24 +39,21 @@ GOODBYE_S = 5.0
 MESSAGE = "application/dns-message"
 
 
-@dataclass(slots=True)
-class _PendingRequest:
+class _PendingRequest(Struct):
     """A request under way."""
 
     headers: dict[bytes, bytes]
     body: bytearray = field(default_factory=bytearray)
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     status: int
     kind: str
     body: bytes
     fields: tuple[tuple[str, str], ...] = ()  # further header fields
 
 
-@dataclass(slots=True)
-class Resolver:
+class Resolver(Struct):
     """One endpoint. After `requests_max` questions a connection is ended with GOAWAY.
 
     After `goaway_after` answers it is ended, too, but gives back all questions that it has

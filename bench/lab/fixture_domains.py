@@ -5,15 +5,15 @@ for each of its domains, with a known outcome.
 """
 
 import unicodedata
-from dataclasses import dataclass
 from functools import cache
 from random import Random
+
+from msgspec import Struct
 
 STAFF = 6  # mailboxes of a firm
 
 
-@dataclass(frozen=True, slots=True)
-class Firm:
+class Firm(Struct, frozen=True):
     """`kind` names the row of scenarios.KINDS that says what its mail host is like."""
 
     domain: str  # as people write it: an international one in its own letters
@@ -22,8 +22,7 @@ class Firm:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class FixturePerson:
+class FixturePerson(Struct, frozen=True):
     name: str
     address: str
 

@@ -12,8 +12,9 @@ import json
 import struct
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from .workbooks import MAIN, number, packed, parts_of, row, sheet, text, workbook
 
@@ -31,8 +32,7 @@ BACKSLASH = "\\"
 ATTRIBUTES = " ".join(f'b{n}=""' for n in range(100_000))
 
 
-@dataclass(frozen=True, slots=True)
-class HostileFile:
+class HostileFile(Struct, frozen=True):
     """A file: `file` is its name for people, `make` returns its octets."""
 
     name: str

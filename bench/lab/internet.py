@@ -9,10 +9,11 @@ Who exists is the same at all hosts (`LIVING`), but no address is said twice.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import product
 from math import inf
 from random import Random
+
+from msgspec import Struct, field
 
 from mailprobe.engine.verdict import Outcome
 
@@ -100,8 +101,7 @@ Build = Callable[[Random, str], list[MailHost]]
 Found = Callable[[Scenario, Random, str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class DomainKind:
+class DomainKind(Struct, frozen=True):
     """Domains of one kind: how many, and what becomes of who lives there and who doesn't.
 
     Most have one host or several by preference (`hosts`); what is no host is `open`.
@@ -297,8 +297,7 @@ KINDS = (
 # -- shared hosts ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Provider:
+class Provider(Struct, frozen=True):
     """Many domains on few hosts; a fifth of each provider's are catch-alls.
 
     `own_names`: each domain has an exchange's name of its own, as at Microsoft 365.

@@ -5,8 +5,9 @@ Those of "one" and "several" are verified, that of "doubtful" is suggested.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Kind = Literal["exact", "one", "several", "doubtful", "none", "bad"]
 
@@ -15,8 +16,7 @@ BOB = "vera.garcia-84@harbour-books.test"  # no such mailbox there
 LOCAL, DOMAIN = ANN.split("@")
 
 
-@dataclass(frozen=True, slots=True)
-class PeopleCell:
+class PeopleCell(Struct, frozen=True):
     """A cell, and what is right."""
 
     text: str

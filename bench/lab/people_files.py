@@ -5,14 +5,14 @@ in the order of the rows, or that the file is refused.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from .people_cells import ANN, BOB
 from .workbooks import row, sheet, text, workbook
 
 
-@dataclass(frozen=True, slots=True)
-class PeopleFile:
+class PeopleFile(Struct, frozen=True):
     """A file: `addresses` of its rows, "" for a row without one; None: the file is refused."""
 
     name: str

@@ -1,9 +1,10 @@
 """The lab's log, as one JSON object for a bench."""
 
 from collections import Counter
-from dataclasses import asdict
 from itertools import chain
 from typing import Any
+
+from msgspec.structs import asdict
 
 from ..world.mail_host import MailHost
 from .defence_counts import count_kinds

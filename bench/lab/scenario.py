@@ -1,9 +1,10 @@
 """The scenario of one lab: a zone, mail hosts by address, and the outcome of each address."""
 
 from collections import defaultdict
-from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import IPv4Address
+
+from msgspec import Struct, field
 
 from mailprobe.engine.verdict import Outcome
 
@@ -22,8 +23,7 @@ class Truth(Enum):
     NO_MAIL = "domain without mail"
 
 
-@dataclass(slots=True)
-class Scenario:
+class Scenario(Struct):
     """Built once, before anything listens."""
 
     zone: Zone = field(default_factory=Zone)

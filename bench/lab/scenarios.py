@@ -1,10 +1,10 @@
 """Scenarios of the lab by name: a zone, mail hosts, and the outcome of each address."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from random import Random
 
 import idna
+from msgspec import Struct
 
 from mailprobe.engine.verdict import Outcome
 
@@ -23,8 +23,7 @@ HUB_KIND = "hub"  # of the firms that share a provider
 HUB_HOSTS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class FirmKind:
+class FirmKind(Struct, frozen=True):
     """What a firm's mail is like, and what its staff's addresses turn out to be."""
 
     outcome: Outcome

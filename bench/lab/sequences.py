@@ -7,10 +7,11 @@ virtual time; what each address is, is known for all of them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from random import Random
 from typing import Any
+
+from msgspec import Struct
 
 from mailprobe.engine.verdict import Outcome
 
@@ -45,8 +46,7 @@ SENTENCES: Mapping[Hidden, str] = {
 KNOWABLE_LATER = frozenset({Hidden.GREYLISTED})  # by the later passes of a list
 
 
-@dataclass(frozen=True, slots=True)
-class NameFailure:
+class NameFailure(Struct, frozen=True):
     """A name whose first look-ups of a type fail."""
 
     name: str
@@ -55,8 +55,7 @@ class NameFailure:
     times: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True):
     """Domains that belong together, with their hosts."""
 
     exchanges: Mapping[str, list[str]]  # of each domain, by preference
@@ -67,8 +66,7 @@ class Site:
 BuildSite = Callable[[Random, str], Site]  # from the site's name, which is its first domain
 
 
-@dataclass(frozen=True, slots=True)
-class SequenceKind:
+class SequenceKind(Struct, frozen=True):
     """Sites of one kind, and the people asked about at each domain of a site."""
 
     name: str
@@ -80,8 +78,7 @@ class SequenceKind:
     hidden: Hidden | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class KnownAddress:
+class KnownAddress(Struct, frozen=True):
     """An address with its truth, and why nobody can know it, if so."""
 
     text: str

@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
 import trustme
+from msgspec import Struct, field
 
 from mailprobe.engine.settings import EngineSettings
 from mailprobe.engine.stream.engine import open_engine
@@ -22,8 +22,7 @@ ANSWER = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"
 CALLED_WITHIN_S = 60.0
 
 
-@dataclass(slots=True)
-class CallbackReceiver:
+class CallbackReceiver(Struct):
     """Where it is called, and what it has seen."""
 
     url: str

@@ -17,10 +17,10 @@ import tempfile
 import threading
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import trustme
+from msgspec import Struct, field
 
 ADDRESS = "127.0.0.1"
 PATH = "/dns-query"
@@ -60,8 +60,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     )
 
 
-@dataclass(slots=True)
-class H2:
+class H2(Struct):
     """The server's side of one HTTP/2 connection, for clients that we know."""
 
     window: int = WINDOW
@@ -123,8 +122,7 @@ class H2:
         out += frame(HEADERS, END_HEADERS, stream, fields) + frame(DATA, END_STREAM, stream, answer)
 
 
-@dataclass(slots=True)
-class Http1:
+class Http1(Struct):
     """The server's side of one HTTP/1.1 connection, for clients that we know."""
 
     buffer: bytes = b""

@@ -9,7 +9,8 @@ import select
 import socket
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 ANSWER_S = 60.0  # without a word from the server: it has died
 READ_OCTETS = 1 << 18
@@ -22,8 +23,7 @@ class Unanswered(Exception):
     """The server did not answer as it should; the message has its words."""
 
 
-@dataclass(slots=True)
-class LoadResult:
+class LoadResult(Struct):
     """The times of a number of requests, in milliseconds, one for each request."""
 
     took_s: float = 0.0
@@ -41,8 +41,7 @@ class LoadResult:
         return self.count / self.took_s
 
 
-@dataclass(slots=True)
-class _LoadConnection:
+class _LoadConnection(Struct):
     """One connection, and the request that is under way on it."""
 
     sock: socket.socket
@@ -122,8 +121,7 @@ def generate_load(at: tuple[str, int], requests: Iterable[bytes], connections: i
     return asked
 
 
-@dataclass(slots=True)
-class Flooded:
+class Flooded(Struct):
     """The results of requests sent at a fixed rate or all at once."""
 
     took_s: float = 0.0

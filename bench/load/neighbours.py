@@ -3,8 +3,9 @@
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from ..harness.figures import Figure
 from .bad_customers import bad_customers
@@ -24,8 +25,7 @@ BURST = 2_000
 PAUSE_S = 1.5  # until a queue that stood is forgotten
 
 
-@dataclass(slots=True)
-class Waits:
+class Waits(Struct):
     """The response times of the neighbour in milliseconds, without 503s, which are counted."""
 
     whole_ms: list[float] = field(default_factory=list)

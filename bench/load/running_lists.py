@@ -7,10 +7,10 @@ time is what claiming, reserving, storing and counting take.
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from uuid import uuid4
 
 import psycopg
+from msgspec import Struct
 
 from mailprobe.api.error_table import Links
 from mailprobe.api.lists.worker import open_lists
@@ -106,8 +106,7 @@ def fill_lists(url: str, callers: Sequence[Caller], lists: int, chunks: int) -> 
         db.execute("ANALYZE")
 
 
-@dataclass(frozen=True, slots=True)
-class AnsweredLists:
+class AnsweredLists(Struct, frozen=True):
     """Of all lists of a database."""
 
     addresses: int

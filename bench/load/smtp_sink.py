@@ -22,7 +22,8 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..processes import stop_process
 
@@ -45,8 +46,7 @@ TTL = (86_400).to_bytes(4, "big")
 _TYPE_A, _TYPE_MX = b"\0\1", b"\0\x0f"
 
 
-@dataclass(frozen=True, slots=True)
-class SmtpSink:
+class SmtpSink(Struct, frozen=True):
     """Running mail hosts: `domains` domains, spread over `hosts` addresses."""
 
     env: dict[str, str]  # the settings that reach it

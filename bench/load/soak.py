@@ -12,7 +12,6 @@ import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import median
@@ -21,6 +20,7 @@ from typing import Any
 
 import httpx
 import trio
+from msgspec import Struct
 
 from mailprobe.api.cli.runner import run
 from mailprobe.storage.sqlite.file import WRITER_CACHE_KIB
@@ -47,8 +47,7 @@ MIB = 1024 * 1024
 NEW_SHARE = 0.5  # of the addresses are asked for the first time
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """The service at one moment, all its processes together."""
 
     minutes: float
@@ -59,8 +58,7 @@ class Sample:
     answered: int
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceGrowth:
+class ResourceGrowth(Struct, frozen=True):
     """What grows, each minute."""
 
     memory_mib: float
@@ -80,8 +78,7 @@ class ResourceGrowth:
         return self.rows_mib * MIB / self.answered if self.answered else 0.0
 
 
-@dataclass(slots=True)
-class Clients:
+class Clients(Struct):
     """The clients' counters, pace and chance."""
 
     texts: Sequence[str]

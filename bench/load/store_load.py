@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from msgspec import Struct
 
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import StoreUnavailable
@@ -36,8 +37,7 @@ def no_limit(ledger: Ledger) -> None:
     assert ledger.window_units >= 0
 
 
-@dataclass(frozen=True, slots=True)
-class StoreLoad:
+class StoreLoad(Struct, frozen=True):
     """A store with keys in it, and the operations of their callers."""
 
     store: Store

@@ -7,9 +7,11 @@ accept everybody after a number of refusals. The bans are those of the lab's hos
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ..world.defended_hosts import DEFENDED_HOSTS, FAIL2BAN
 from ..world.host_defences import (
@@ -43,8 +45,7 @@ class HostAnswer(Enum):
     __hash__ = object.__hash__
 
 
-@dataclass(slots=True, eq=False)
-class MarketHost:
+class MarketHost(Struct, eq=False):
     """One mail host, and what it remembers of its one client."""
 
     name: str
@@ -86,8 +87,7 @@ class MarketHost:
         return HostAnswer.REFUSED
 
 
-@dataclass(slots=True, eq=False)
-class MarketSession:
+class MarketSession(Struct, eq=False):
     """One connection to a host."""
 
     host: MarketHost
@@ -105,8 +105,7 @@ class MarketSession:
         return answer
 
 
-@dataclass(slots=True, eq=False)
-class MarketDomain:
+class MarketDomain(Struct, eq=False):
     """One mail domain."""
 
     name: str
@@ -116,8 +115,7 @@ class MarketDomain:
     is_own: bool = True  # the host is below the domain
 
 
-@dataclass(slots=True, eq=False)
-class MarketAddress:
+class MarketAddress(Struct, eq=False):
     """One address, and whether its host accepts it."""
 
     mailbox: str
@@ -125,8 +123,7 @@ class MarketAddress:
     lives: bool
 
 
-@dataclass(slots=True)
-class Market:
+class Market(Struct):
     """Hosts and the addresses at them, in a random order."""
 
     hosts: list[MarketHost] = field(default_factory=list)

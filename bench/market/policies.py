@@ -1,9 +1,10 @@
 """Policies of refused recipients, and what a client of the market asks by them and finds. Pure."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum
 from math import inf
+
+from msgspec import Struct, field
 
 from mailprobe.engine.smtp.catchall import Acceptance, DomainAcceptance
 from mailprobe.engine.smtp.controls import Known, Treatment
@@ -60,8 +61,6 @@ TREATED = {
 class Uncounted(RefusalBudget):
     """Refusals are not counted; after a ban the host is left alone."""
 
-    __slots__ = ()
-
     def session_window(self, refused: int) -> int:
         return max(0, BATCH - refused)
 
@@ -90,8 +89,7 @@ def fixed() -> Tolerance:
     return Tolerance(RefusalLimits(session=2, tolerance=4, ceiling=4, hour=24))
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
+class Policy(Struct, frozen=True):
     """How refusals are budgeted, and what a refusal and an acceptance are taken for."""
 
     name: str
@@ -113,8 +111,7 @@ POLICIES = (NO_BUDGET, FIXED, THESE)
 # -- what is asked -----------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class Row:
+class Row(Struct, eq=False):
     """One address of a list or of a request, and what is told of it."""
 
     address: MarketAddress
@@ -134,8 +131,7 @@ class Row:
         return Kind.LONE_NAME if self.is_request else Kind.NAME
 
 
-@dataclass(slots=True, eq=False)
-class DomainSeen:
+class DomainSeen(Struct, eq=False):
     """What is known of a domain, and the accepted rows that wait for its random name."""
 
     market: MarketDomain
@@ -149,8 +145,7 @@ class DomainSeen:
         return Kind.LONE_NAME if is_lone else Kind.NAME
 
 
-@dataclass(slots=True, eq=False)
-class Sent:
+class Sent(Struct, eq=False):
     """One recipient of a batch: a listed one, a random name, or a control."""
 
     kind: Kind

@@ -9,7 +9,8 @@ them what it likes.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ..lab.scenario import Scenario
 from ..world.host_profiles import new_host
@@ -54,8 +55,7 @@ NOT_ADDRESSES = (
 )
 
 
-@dataclass(slots=True)
-class PeerDomains:
+class PeerDomains(Struct):
     """A scenario with its two workloads, each address with its kind."""
 
     scenario: Scenario = field(default_factory=Scenario)

@@ -14,10 +14,11 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import trio
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from ..lab import doh
 from ..lab.listeners import LabListeners, allow_descriptors
@@ -31,8 +32,7 @@ GOODBYE_S = 2.0  # for the hosts to see that a runner has gone
 REMARK_LETTERS_MAX = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Runner:
+class Runner(Struct, frozen=True):
     """One verifier put to work: a program of runner.py's protocol."""
 
     name: str
@@ -42,8 +42,7 @@ class Runner:
     rounds: int = 3  # of each workload: on a busy machine the times vary widely
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerOutput:
+class RunnerOutput(Struct, frozen=True):
     """What a runner printed."""
 
     answers: Mapping[str, str] = field(default_factory=dict)
@@ -52,8 +51,7 @@ class RunnerOutput:
     raised: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """What became of it; `remark` says why there is nothing, where a runner gave no answer."""
 
     runner: str

@@ -10,8 +10,9 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ..harness.figures import RESULTS, MissingRequirement
 from .in_namespace import Runner
@@ -25,8 +26,7 @@ INSTALL_S = 600.0
 AT_ONCE = " at once"  # after the name of a runner that goes beyond what is documented
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True):
     """Another verifier. Its pins are one file for pip, or a folder for npm."""
 
     name: str

@@ -11,10 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import xlsxwriter
+from msgspec import Struct
 
 from ..harness.figures import Figure
 from ..load.smtp_sink import SmtpSink, start_sink
@@ -28,8 +28,7 @@ COMMAND = (sys.executable, "-c", "from mailprobe.api.cli import main; main()", "
 HEADER = ("id", "name", "email", "company", "since")
 
 
-@dataclass(frozen=True, slots=True)
-class Cleaned:
+class Cleaned(Struct, frozen=True):
     """The time and the peak memory of one run."""
 
     wall_s: float

@@ -14,12 +14,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from statistics import median
 
 import trio
+from msgspec import Struct, field
 
 from mailprobe.engine.dns.doh import open_transport, tls_context
 from mailprobe.engine.dns.messages import Route, encode_query, read_route
@@ -39,8 +39,7 @@ ROUND_S = 60.0  # a round takes half a second, httpx's two
 SendQuery = Callable[[str], Awaitable[int]]  # a new domain -> how many questions were sent
 
 
-@dataclass(frozen=True, slots=True)
-class DnsServer:
+class DnsServer(Struct, frozen=True):
     url: str
     ca_file: str
     pid: int
@@ -52,8 +51,7 @@ class DnsServer:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(slots=True)
-class Measured:
+class Measured(Struct):
     """The times of one client's look-ups, round by round."""
 
     questions: int = 0

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import count, islice
 from statistics import median
@@ -58,8 +58,7 @@ BUSY_SHARE = 0.001
 ENCODER = msgspec.json.Encoder()
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRound:
+class EngineRound(msgspec.Struct, frozen=True):
     """The times of one round of `addresses` addresses."""
 
     addresses: int

@@ -11,8 +11,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
 from itertools import compress, groupby
+
+from msgspec.structs import asdict, replace
 
 from ..harness.figures import Figure
 from ..peers import fixture_domains

@@ -11,8 +11,9 @@ Replies vary by the names in them, which are removed in either case.
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from msgspec import Struct, field
 
 from mailprobe.engine.smtp.replies.rules import (
     CONDEMNING,
@@ -96,8 +97,7 @@ def condemns(reply: SmtpReply, reading: ReplyMeaning) -> bool:
     return reply.code >= 500 and reading.meaning in CONDEMNS
 
 
-@dataclass(slots=True)
-class ClassScore:
+class ClassScore(Struct):
     """Replies of one class, or of all: how many there are, and how many are read rightly."""
 
     count: int = 0

@@ -14,9 +14,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+
+from msgspec import Struct
 
 from ..harness.figures import Figure
 
@@ -34,8 +35,7 @@ class NeverStarted(RuntimeError):
     """A command ended or timed out before it reached the point that is timed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """The time since the fork, and the processor time of the whole process."""
 
     wall_s: float

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,8 @@ from statistics import median
 from typing import Any
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mailprobe.api.quota.limits import check_limits
 from mailprobe.api.quota.plans import PLANS, PricingPlan
@@ -99,8 +100,7 @@ async def _run(folder: Path, rows: int) -> list[Figure]:
 # -- the client ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCost:
+class StoreCost(Struct, frozen=True):
     """The wall time and the processor time of `count` operations."""
 
     count: int

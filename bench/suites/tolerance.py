@@ -11,7 +11,8 @@ the median and the 95th of a hundred addresses is told. Every figure depends on 
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..harness.figures import Figure
 from ..market.client import MarketClient
@@ -32,8 +33,7 @@ STREAM_PER_S, STREAM_AT_A_TIME = 100.0, 50
 ACCEPTED_ENDINGS = (Ending.DELIVERABLE, Ending.UNTESTED)
 
 
-@dataclass(frozen=True, slots=True)
-class CaseOutcome:
+class CaseOutcome(Struct, frozen=True):
     """What one policy made of one case."""
 
     asked: int

@@ -8,11 +8,11 @@ random choice comes from the seed, session by session.
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from random import Random
 
 import trio
+from msgspec import Struct, field
 from trio.testing import memory_stream_pair
 
 from mailprobe.engine.dns.pacing import read_refusal
@@ -34,8 +34,7 @@ FIRST_ADDRESS = IPv4Address("11.0.0.1")  # public, and not the address of a mail
 DIALLED_KEPT = 100_000
 
 
-@dataclass(slots=True)
-class _Wire:
+class _Wire(Struct):
     """What both ends of one connection share."""
 
     broken: bool = False
@@ -80,8 +79,7 @@ def open_cable() -> tuple[Cable, Cable]:
     return Cable(client, wire), Cable(server, wire)
 
 
-@dataclass(frozen=True, slots=True)
-class FakeEndpoint:
+class FakeEndpoint(Struct, frozen=True):
     """How one endpoint answers every query."""
 
     delay_s: float = 0.0
@@ -89,8 +87,7 @@ class FakeEndpoint:
     faults: ResolverFaults = field(default_factory=ResolverFaults)  # besides those of the zone
 
 
-@dataclass(slots=True)
-class FakeTransport:
+class FakeTransport(Struct):
     """A DohTransport that answers from a zone.
 
     `endpoints` sets the behaviour of single URLs; any other URL is a working resolver.

@@ -5,11 +5,11 @@ knows nothing of SMTP; the host decides when it happens. All pauses are trio's, 
 work with virtual time.
 """
 
-from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol, runtime_checkable
 
 import trio
+from msgspec import Struct, field
 
 ENDLESS_OCTETS_MAX = 8 * 1024 * 1024  # a client that reads this far has no limit
 ENDLESS_PAUSE_S = 0.001  # so that virtual time advances, and a real reader can run
@@ -22,8 +22,7 @@ class CanReset(Protocol):
     def reset(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyWriter:
+class ReplyWriter(Struct, frozen=True):
     """Writes the host's replies, in random pieces if `splits`.
 
     `kept_back` holds replies that are sent after the next one (see Swap).
@@ -69,8 +68,7 @@ class ReplyFault(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class StaySilent:
+class StaySilent(Struct, frozen=True):
     """Send nothing any more, and keep the connection open."""
 
     async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
@@ -78,16 +76,14 @@ class StaySilent:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(Struct, frozen=True):
     """Hang up instead of answering."""
 
     async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class ResetConnection:
+class ResetConnection(Struct, frozen=True):
     """Break the connection (RST) instead of answering."""
 
     async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
@@ -95,8 +91,7 @@ class ResetConnection:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class SendLine:
+class SendLine(Struct, frozen=True):
     """Send another reply, its lines separated by newlines; with `close` hang up after it."""
 
     text: str
@@ -107,8 +102,7 @@ class SendLine:
         return not self.close
 
 
-@dataclass(frozen=True, slots=True)
-class Late:
+class Late(Struct, frozen=True):
     """The right reply, `by_s` later. Replies behind it are late too."""
 
     by_s: float = 1.5
@@ -119,8 +113,7 @@ class Late:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Drip:
+class Drip(Struct, frozen=True):
     """The right reply, one octet at a time."""
 
     every_s: float = 0.2
@@ -132,8 +125,7 @@ class Drip:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Endless:
+class Endless(Struct, frozen=True):
     """A reply of many lines without a last one, each with `line_octets` octets."""
 
     line_octets: int = 60
@@ -147,8 +139,7 @@ class Endless:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Garbage:
+class Garbage(Struct, frozen=True):
     """Octets that are not SMTP, instead of the reply."""
 
     octets: bytes = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\n\r\n<html>\xff\x00\r\n"
@@ -158,8 +149,7 @@ class Garbage:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Half:
+class Half(Struct, frozen=True):
     """The first half of the reply, then hang up; with `stall` send nothing more."""
 
     stall: bool = False
@@ -171,8 +161,7 @@ class Half:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Twice:
+class Twice(Struct, frozen=True):
     """The right reply twice, `gap_s` apart: one reply too many."""
 
     gap_s: float = 0.0
@@ -187,16 +176,14 @@ class Twice:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True):
     """No reply, and the session goes on: one reply too few."""
 
     async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Swap:
+class Swap(Struct, frozen=True):
     """The right reply, after the next one. A client that waits for it gets no reply."""
 
     async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
@@ -204,8 +191,7 @@ class Swap:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Sometimes:
+class Sometimes(Struct, frozen=True):
     """Another fault with this probability for each reply; else the right reply."""
 
     chance: float

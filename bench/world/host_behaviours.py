@@ -6,7 +6,8 @@ them forgive after a while.
 """
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 LONE_DIGITS = re.compile(r"[a-z]\d+[a-z]")  # digits inside a word, not behind it
 CONSONANTS = re.compile(r"[bcdfghjklmnpqrstvwxz]{6}")  # five are in Ångström
@@ -14,8 +15,7 @@ WORDS = re.compile(r"[^\W\d_]+")
 WORD_CHARACTERS_MAX = 14  # a longer one is no name
 
 
-@dataclass(frozen=True, slots=True)
-class Turning:
+class Turning(Struct, frozen=True):
     """When a host stops judging recipients, and what it does from then on.
 
     It turns with its refusal number `refusals` of an unknown recipient, or `after_s` after
@@ -30,8 +30,7 @@ class Turning:
     rest_s: float | None = None
 
 
-@dataclass(slots=True)
-class ClientHistory:
+class ClientHistory(Struct):
     """What a host remembers for its `Turning`: of one client, or of one connection."""
 
     first_at_s: float | None = None  # the first recipient; times are trio's

@@ -6,16 +6,16 @@ the connections that are open.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 from math import inf
+
+from msgspec import Struct, field
 
 HOUR_S = 3600.0
 FIND_S = 600.0  # fail2ban's findtime, and its bantime
 SOURCES_MAX = 1_000  # sources of one host; a later one is counted with the first
 
 
-@dataclass(frozen=True, slots=True)
-class Defence:
+class Defence(Struct, frozen=True):
     """When a host bans a source; None switches a rule off.
 
     A reply that begins with 421, or a ban at the greeting, closes the connection.
@@ -46,16 +46,14 @@ class Defence:
     teaser: str = ""  # the greeting's first line, sent at once to such a source
 
 
-@dataclass(slots=True)
-class SourceMessage:
+class SourceMessage(Struct):
     """One transaction of a source."""
 
     at_s: float
     is_bad: bool = False
 
 
-@dataclass(slots=True)
-class Jail:
+class Jail(Struct):
     """A source's failures as fail2ban counts them (FailData.adjustTime, FailManager.cleanup).
 
     Each failure counts until no other came for FIND_S. Over a longer time the count is that of
@@ -76,8 +74,7 @@ class Jail:
         self._last_at_s = now
 
 
-@dataclass(slots=True)
-class SourceHistory:
+class SourceHistory(Struct):
     """What a host remembers of one source."""
 
     connections_now: int = 0
@@ -118,8 +115,7 @@ class SourceHistory:
         self.bans, self.has_passed = 0, False
 
 
-@dataclass(slots=True)
-class SessionDefence:
+class SessionDefence(Struct):
     """One session's counts, and the rules over them and over its source's."""
 
     defence: Defence

@@ -6,7 +6,8 @@ stay exact, transcripts are kept of the newest sessions.
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from .host_behaviours import ClientHistory
 from .host_defences import SOURCES_MAX, SourceHistory
@@ -16,8 +17,7 @@ COMMANDS_KEPT = 2_000  # commands of one session
 RECIPIENTS_KEPT = 50_000  # different mailboxes; later ones are counted under "…"
 
 
-@dataclass(slots=True)
-class LoggedCommand:
+class LoggedCommand(Struct):
     """One command of the client and its reply; times are on trio's clock."""
 
     at_s: float
@@ -27,8 +27,7 @@ class LoggedCommand:
     fault: str | None = None  # the class name of the fault
 
 
-@dataclass(slots=True)
-class HostLogSession:
+class HostLogSession(Struct):
     """One connection, from its acceptance to its end."""
 
     number: int  # from 1
@@ -64,8 +63,7 @@ class HostLogSession:
         return reported
 
 
-@dataclass(slots=True)
-class HostLog:
+class HostLog(Struct):
     """All that one mail host has seen."""
 
     sessions: deque[HostLogSession] = field(default_factory=lambda: deque(maxlen=SESSIONS_KEPT))

@@ -8,6 +8,7 @@ from math import inf
 from random import Random
 
 import trio
+from msgspec import Struct
 
 from .faults import ReplyFault, ReplyWriter, ResetConnection, as_octets
 from .host_description import EHLO_LINES, HostAddress, HostDescription
@@ -75,8 +76,7 @@ def _is_connected(stream: trio.abc.Stream) -> bool:
     return info == bytes([TCP_ESTABLISHED])
 
 
-@dataclass(frozen=True, slots=True)
-class _PendingCommand:
+class _PendingCommand(Struct, frozen=True):
     """A command that was read and not answered yet."""
 
     at_s: float

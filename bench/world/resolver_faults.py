@@ -5,10 +5,11 @@ Each counts by itself, so several can be set at once; a question has at most one
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from email.utils import formatdate
 from enum import Enum
 from time import time
+
+from msgspec import Struct, field
 
 
 class RetryAfter(Enum):
@@ -18,8 +19,7 @@ class RetryAfter(Enum):
     DATE = "date"  # an HTTP date
 
 
-@dataclass(frozen=True, slots=True)
-class Unavailable:
+class Unavailable(Struct, frozen=True):
     """A response of HTTP that carries no DNS message, and its headers."""
 
     status: int  # 429 or 503
@@ -27,8 +27,7 @@ class Unavailable:
     retry_after: str = ""
 
 
-@dataclass(slots=True)
-class ResolverFaults:
+class ResolverFaults(Struct):
     """What a resolver does wrong; by default nothing.
 
     `goaway_after` needs HTTP/2: only the lab plays it.

@@ -6,7 +6,9 @@ Exim after commands that are not mail, OpenSMTPD after two commands in one write
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .host_behaviours import ClientHistory, looks_random
 from .host_defences import SessionDefence
@@ -18,8 +20,7 @@ CLIENT_VERBS = frozenset({"EHLO", "HELO", "MAIL", "RCPT", "RSET", "STARTTLS", "Q
 NONMAIL_VERBS = frozenset({"EHLO", "HELO", "RSET", "NOOP", "VRFY"})
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptReply:
+class ScriptReply(Struct, frozen=True):
     """One reply: its lines, whether the host hangs up after it, and its extra delay.
 
     A greeting may have a `teaser`, a first line that is sent before the delay.

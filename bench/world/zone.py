@@ -6,7 +6,6 @@ It never sends queries itself.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
@@ -19,6 +18,8 @@ import dns.name
 import dns.rcode
 import dns.rdatatype
 import dns.rrset
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from .resolver_faults import ResolverFaults, Unavailable
 
@@ -50,8 +51,7 @@ Behaviour = ZoneMode | Unavailable
 ACTED = frozenset({ZoneMode.HANG, ZoneMode.HTML, ZoneMode.HTTP_ERROR, ZoneMode.UNREACHABLE})
 
 
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(Struct, frozen=True):
     """The records of one name. An exchange of "" is a null MX (RFC 7505)."""
 
     mx: tuple[tuple[int, str], ...] = ()
@@ -77,8 +77,7 @@ NOTHING = Name()
 NULL_MX = ((0, ""),)
 
 
-@dataclass(slots=True)
-class Zone:
+class Zone(Struct):
     """Names -> records; names in lower case, without a final dot."""
 
     names: dict[str, Name] = field(default_factory=dict)
@@ -123,7 +122,9 @@ class Zone:
 
     def _change(self, name: str, **changes: object) -> None:
         name = _plain(name)
-        self.names[name] = replace(self.names.get(name, NOTHING), **changes)  # type: ignore[arg-type]  # typed by the callers above
+        self.names[name] = replace(
+            self.names.get(name, NOTHING), **changes
+        )  # typed by the callers above
 
     def answer(self, query: bytes) -> bytes | Behaviour:
         """Return the answer to a query, or how the transport must fail.

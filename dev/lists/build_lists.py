@@ -15,11 +15,11 @@ Each decision is a Ruling, which a build prints.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
 import idna
+from msgspec import Struct, field
 from publicsuffixlist import PublicSuffixList
 
 from dev.lists.upstreams import BadUpstream, Role, Upstream
@@ -31,8 +31,7 @@ ACADEMIC = re.compile(r"(?:^|\.)(?:edu|(?:edu|ac)\.[a-z]{2})$")
 OLD_ENDINGS = ("com", "net", "org", "info", "biz")
 
 
-@dataclass(frozen=True, slots=True)
-class Curated:
+class Curated(Struct, frozen=True):
     """The lists kept by hand, which the made ones must agree with."""
 
     allow: frozenset[str]
@@ -59,8 +58,7 @@ GONE = Ruling("in no upstream any more")
 NOT_IN_ALL = Ruling("not in every list of free providers")
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(Struct, frozen=True):
     """The made lists by file name, and the ruling on each domain, by file name too."""
 
     files: Mapping[str, tuple[str, ...]]

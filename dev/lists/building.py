@@ -9,13 +9,13 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import click
 import publicsuffixlist
+from msgspec import Struct
 
 from dev.lists.build_lists import Curated, Made, check, make_lists
 from dev.lists.upstreams import (
@@ -48,8 +48,7 @@ CURATED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ListChange:
+class ListChange(Struct, frozen=True):
     """What a build does to one list."""
 
     file: str
@@ -220,8 +219,7 @@ def _change(folder: Path, file: str, names: tuple[str, ...]) -> ListChange:
     return ListChange(file, len(now), tuple(sorted(now - before)), tuple(sorted(before - now)))
 
 
-@dataclass(frozen=True, slots=True)
-class SourceRow:
+class SourceRow(Struct, frozen=True):
     """A row of the table of upstreams in SOURCES.md."""
 
     text: str

@@ -20,6 +20,7 @@ from enum import Enum
 from functools import partial
 
 import idna
+from msgspec import Struct
 
 ARCHIVE_OCTETS_MAX = 64 * 1024 * 1024  # the largest today has 20 million
 UNPACKED_OCTETS_MAX = 64 * 1024 * 1024  # of a member, or of a whole npm archive: 25 million
@@ -69,8 +70,7 @@ class ListSource:
         return name + "-"
 
 
-@dataclass(frozen=True, slots=True)
-class Upstream:
+class Upstream(Struct, frozen=True):
     """One list, read from its archive."""
 
     source: ListSource

@@ -7,11 +7,11 @@ queries under way on this connection, as a failure of the resolver, and ends it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 import trio
+from msgspec import Struct, field
 
 from ..background import log_fault, separate
 from . import http1
@@ -46,8 +46,7 @@ FAULT = "the transport failed by a fault of ours"
 SLOW = "the answer was too slow"
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True):
     """Where an endpoint is, and the heads of the requests to it."""
 
     host: str
@@ -79,8 +78,7 @@ class Target:
         return head
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionEnd:
+class ConnectionEnd(Struct, frozen=True):
     """How a connection ended, and what it leaves."""
 
     why: str

@@ -12,11 +12,11 @@ at once.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import urlsplit
 
 import trio
+from msgspec import Struct
 
 from ..background import contained, log_fault
 from .connection import CLOSED, FAULT, ConnectionEnd
@@ -79,8 +79,7 @@ class Carrier(Protocol):
 OpenCarrier = Callable[["Endpoint", int, float], Carrier]
 
 
-@dataclass(frozen=True, slots=True)
-class ResolverState:
+class ResolverState(Struct, frozen=True):
     """A resolver, for the operator."""
 
     url: str

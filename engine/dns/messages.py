@@ -18,6 +18,8 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec import Struct
+
 from .fast_decoder import (
     FILTERED,
     UNSIGNED_NXDOMAIN,
@@ -49,16 +51,14 @@ EXCHANGES_MAX = 64  # a probe tries at most five addresses; no domain has more t
 ADDRESSES_MAX = 64
 
 
-@dataclass(frozen=True, slots=True)
-class MailExchange:
+class MailExchange(Struct, frozen=True):
     """One MX record: a host name, lower case, no dot at the end; lower is preferred."""
 
     name: str
     preference: int
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """Where a domain's mail goes: its exchanges by preference, ties by name.
 
     `mx_host` is the first of them. Records that name no host (an address, junk) are
@@ -71,23 +71,20 @@ class Route:
     mx_host: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class NoMail:
+class NoMail(Struct, frozen=True):
     """It is certain that this domain takes no mail."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
+class Addresses(Struct, frozen=True):
     """A host's addresses as text, in the resolver's order, and how long they may be kept."""
 
     ips: tuple[str, ...]
     ttl_s: int
 
 
-@dataclass(frozen=True, slots=True)
-class NoAddress:
+class NoAddress(Struct, frozen=True):
     """It is certain that this host has no address of the kind queried."""
 
     reason: str
@@ -195,8 +192,7 @@ def _host_name(labels: tuple[bytes, ...]) -> str | None:
 NoAnswer = Uncertain
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(Struct, frozen=True):
     """The data of the queried records; if there certainly are none, `absence` says why.
 
     An address is text. A host is its name, "" for the root, or None for what is not a host

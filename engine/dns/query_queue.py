@@ -23,9 +23,10 @@ plan says.
 from abc import ABC, abstractmethod
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain
+
+from msgspec import Struct, field
 
 from .pacing import QueryPace
 from .response import DohResponse, TransportFailed
@@ -79,8 +80,7 @@ class Query(ABC):
         """It is answered, or has failed. Nothing is called after this."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueryPlan:
+class QueryPlan(Struct, frozen=True):
     """What the endpoint does now, in this order."""
 
     stop: list[Query] = field(default_factory=list)  # cancel them: they give way

@@ -1,7 +1,8 @@
 """The response to a DoH request, or its failure, over either version of HTTP."""
 
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 FIELDS_OCTETS_MAX = 32 * 1024  # header fields of one response; resolvers send a few hundred
 DISCONNECTED = "the endpoint disconnected"
@@ -39,8 +40,7 @@ def overlong(octets_max: int) -> TransportFailed:
     return TransportFailed(f"an answer of more than {octets_max} octets")
 
 
-@dataclass(slots=True)
-class HttpResponse:
+class HttpResponse(Struct):
     """A final response. Fields that were not sent are empty; other fields are not kept."""
 
     status: int
@@ -50,8 +50,7 @@ class HttpResponse:
     retry_after: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class DohResponse:
+class DohResponse(Struct, frozen=True):
     """What an endpoint sent: the DNS message, and the Date header."""
 
     octets: bytes

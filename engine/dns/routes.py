@@ -9,12 +9,12 @@ The system's resolver is never used; that is why endpoints are named by address.
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Literal, TypeVar, cast
 
 import trio
+from msgspec.structs import replace
 
 from ..net.public_addresses import is_public
 from ..observer import NO_OBSERVER, Observer

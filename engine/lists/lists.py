@@ -13,9 +13,10 @@ registrable domain or below it.
 import tomllib
 import unicodedata
 from collections.abc import Iterable, Iterator, Set
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ..address import Address
 from ..own_lists import NO_OWN_LISTS, OwnLists, with_parents

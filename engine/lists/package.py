@@ -13,7 +13,6 @@ import re
 import tarfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import date
 
 import msgspec
@@ -54,8 +53,7 @@ class Manifest(msgspec.Struct, frozen=True):
     files: dict[str, ListedFile]
 
 
-@dataclass(frozen=True, slots=True)
-class ListPackage:
+class ListPackage(msgspec.Struct, frozen=True):
     """A package whose signature and checksums are right."""
 
     version: str

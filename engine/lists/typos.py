@@ -13,8 +13,9 @@ Pure. Lists checks first that the domain is not itself a provider.
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 DOUBLED_LETTERS_MIN = 3  # "livve", "aoll"; of two letters, every triple is a company
 SWAPPED_LETTERS_MIN = 4  # "lvie"; all three-letter names are in use
@@ -97,8 +98,7 @@ LOOK_ALIKES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TypoTable:
+class TypoTable(Struct, frozen=True):
     """`typos.toml`: each name with the endings under which it has mailboxes."""
 
     mark: Mapping[str, list[str]]

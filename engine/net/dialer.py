@@ -6,10 +6,10 @@ the check. It does not accept names, so the system's resolver is never used.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
+from msgspec import Struct, field
 
 from .public_addresses import is_public, parse_ip
 from .socks5 import (
@@ -32,8 +32,7 @@ class Dial(Protocol):
     async def __call__(self, address: str, port: int) -> trio.abc.Stream: ...
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyBackoff:
+class ProxyBackoff(Struct, frozen=True):
     """How long a failed proxy is not used: 5 s at first, doubled each time up to 5 minutes."""
 
     until: float = float("-inf")
@@ -52,8 +51,7 @@ REFUTED_MAX = 3  # targets in a row that another proxy then reached; then back-o
 SILENT_MAX = 8
 
 
-@dataclass(slots=True)
-class _ProxyRecord:
+class _ProxyRecord(Struct):
     """A proxy's results. `refuted` and `silent` hold targets in a row, up to their limits."""
 
     backoff: ProxyBackoff = NO_BACKOFF

@@ -1,10 +1,10 @@
 """Connects through a SOCKS5 proxy (RFC 1928), always to an IP address."""
 
-from dataclasses import dataclass
 from ipaddress import ip_address
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import trio
+from msgspec import Struct
 
 from .public_addresses import numeric
 from .tcp import CannotConnect, connect
@@ -13,8 +13,7 @@ from .tcp import CannotConnect, connect
 HANDSHAKE_S = 0.6
 
 
-@dataclass(frozen=True, slots=True)
-class Proxy:
+class Proxy(Struct, frozen=True):
     """A SOCKS5 proxy, with the user and password for it (RFC 1929)."""
 
     host: str  # an IP address

@@ -6,10 +6,10 @@ waits for a look-up at its deadline failed because of the resolver, not of a mai
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
 import trio
+from msgspec import Struct, field
 
 from ..dns.messages import DNS_LAG_RULE, AddressAnswer, Addresses, LookupFailed, NoAddress
 from ..dns.query_queue import Priority
@@ -39,8 +39,7 @@ NEVER_TRIED = (
 )  # no exchange had a usable address
 
 
-@dataclass(slots=True, eq=False)
-class AddressLookups:
+class AddressLookups(Struct, eq=False):
     """The look-ups each probe waits for. `_found` gets the exchange's place in the probe."""
 
     _routes: Routes

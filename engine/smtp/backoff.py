@@ -3,7 +3,8 @@
 `HostBackoff` and `Silence` are frozen values: an event returns a new one.
 """
 
-from dataclasses import dataclass, replace
+from msgspec import Struct
+from msgspec.structs import replace
 
 BACKOFF_AFTER = 2  # failures in a row: one may be chance
 FAILURES_APART_S = 1.0  # failures of one outage come together and count once
@@ -18,8 +19,7 @@ SILENT_S = 2.0  # replies only, so silence shorter than three read deadlines cau
 NEVER = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class HostBackoff:
+class HostBackoff(Struct, frozen=True):
     """A host's failures in a row, and until when to back off. Times are of the caller's clock."""
 
     failures: int = 0
@@ -53,8 +53,7 @@ class HostBackoff:
         return now < self.until or now - self.struck_at < FAILURES_APART_S
 
 
-@dataclass(frozen=True, slots=True)
-class RestingHost:
+class RestingHost(Struct, frozen=True):
     """A mail host that is left alone now, for the operator."""
 
     name: str
@@ -63,8 +62,7 @@ class RestingHost:
     left_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Silence:
+class Silence(Struct, frozen=True):
     """Sessions in a row in which no recipient was answered before the read deadline."""
 
     sessions: int = 0

@@ -12,9 +12,10 @@ knows it by then.
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from ..verdict import Outcome
 from .backoff import NEVER, NO_SILENCE, Silence
@@ -73,8 +74,7 @@ def deciding_rule(acceptance: Acceptance, accepted_by: str) -> str:
     return RULES.get(acceptance, accepted_by)
 
 
-@dataclass(slots=True, eq=False)
-class DomainAtHost:
+class DomainAtHost(Struct, eq=False):
     """How one host treats the recipients of one domain, and how it refuses them."""
 
     name: str
@@ -130,8 +130,7 @@ class DomainAtHost:
         self.unknown_mailbox = ""
 
 
-@dataclass(slots=True, eq=False)
-class DomainAcceptance:
+class DomainAcceptance(Struct, eq=False):
     """Which addresses of one shape one domain accepts at one host."""
 
     at: DomainAtHost

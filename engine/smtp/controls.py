@@ -20,10 +20,11 @@ Pure: time is an argument.
 """
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, field
 
 from ..verdict import Outcome
 from .backoff import NEVER
@@ -76,8 +77,7 @@ TREATMENT = {
 _ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """A mailbox, how the host treated it, and when."""
 
     mailbox: str
@@ -85,8 +85,7 @@ class Known:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class SharedControls:
+class SharedControls(Struct, frozen=True):
     """What the egresses of an engine saw of each exchange, to be compared with. Bounded.
 
     By the exchange's name: addresses overlap as the owner of a domain likes.
@@ -106,8 +105,7 @@ def _keep_latest(table: OrderedDict[str, Any], exchange: str) -> None:
         table.popitem(last=False)
 
 
-@dataclass(slots=True, eq=False)
-class EgressControls:
+class EgressControls(Struct, eq=False):
     """The part of one egress, at one of its hosts, in what all of them share."""
 
     _egress: str
@@ -146,11 +144,10 @@ class EgressControls:
         return at if changed is treatment else NEVER
 
 
-@dataclass(slots=True, eq=False)
-class KnownAddresses:
+class KnownAddresses(Struct, eq=False):
     """The addresses of one host that may be controls, and which of them went out."""
 
-    _shared: EgressControls | None  # what others have seen; None if there is one egress
+    _shared: EgressControls | None = None  # what others have seen; None if there is one egress
     kept: dict[Treatment, deque[Known]] = field(
         default_factory=lambda: {each: deque(maxlen=KNOWN_MAX) for each in Treatment}
     )
@@ -268,8 +265,7 @@ def _first_record() -> dict[Treatment, int]:
     return dict.fromkeys(Treatment, RECORD_FIRST)
 
 
-@dataclass(slots=True, eq=False)
-class RefusalRecord:
+class RefusalRecord(Struct, eq=False):
     """How many recipients one host has refused, and after how many it was seen to judge."""
 
     # When recipients were refused as unknown, within COUNTED_S.
@@ -342,12 +338,11 @@ class RefusalRecord:
         return max(1, min(in_hour, self.took) - 1)
 
 
-@dataclass(slots=True, eq=False)
-class HostControls:
+class HostControls(Struct, eq=False):
     """What one host's earlier replies allow to be compared with later ones."""
 
     _shared: EgressControls | None = None  # what others have seen; None if there is one egress
-    known: KnownAddresses = field(init=False)
+    known: KnownAddresses = field(default_factory=KnownAddresses)
     record: RefusalRecord = field(default_factory=RefusalRecord)
     row_takes: int = 0  # refusals within COUNTED_S that its row says it takes
     comparable: bool = False  # it has accepted a recipient

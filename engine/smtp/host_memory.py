@@ -7,8 +7,9 @@ Both tables are bounded; the oldest entry is removed first.
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from .backoff import NEVER, HostBackoff
 from .probe import Cause
@@ -17,8 +18,7 @@ NAMES_OF_HOST_MAX = 64  # an operator's host may have a name for each customer
 BACKOFFS_MAX = 10_000  # addresses, and as many names
 
 
-@dataclass(slots=True, eq=False)
-class HostMemory:
+class HostMemory(Struct, eq=False):
     """Addresses and exchange names that must not be connected to until their back-off ends."""
 
     _now: Callable[[], float]

@@ -16,8 +16,10 @@ recipients, or if it is observed again later at the same count. Pure: time is an
 """
 
 import re
-from dataclasses import dataclass, field, replace
 from enum import Enum
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from .replies.text import TEXT_MAX, Names
 
@@ -48,8 +50,7 @@ class Scope(Enum):
     REFUSALS = "refused recipients of a connection"
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
+class Observation(Struct, frozen=True):
     """All recipients behind the first ones were refused alike, or the host closed.
 
     `judged` of the first ones were accepted or refused as no mailbox, `accepted` were
@@ -66,8 +67,7 @@ class Observation:
     closed: bool = False  # the host closed, or refused a further transaction
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """A limit as last observed, and until when it holds."""
 
     recipients_max: int
@@ -90,8 +90,7 @@ class Limit:
         return Limit(recipients_max, seen, until)
 
 
-@dataclass(slots=True, eq=False)
-class RecipientLimits:
+class RecipientLimits(Struct, eq=False):
     """The limits of one host. The four numbers are read for each batch, so they are plain."""
 
     _declared: int = UNLIMITED  # per transaction, for this operator

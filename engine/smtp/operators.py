@@ -16,9 +16,10 @@ operator than the rest below that ending.
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from .tolerance.limits import RefusalLimits
 
@@ -33,8 +34,7 @@ IDS_MAX = 10_000  # some MB; a list's domains share far fewer hosts
 OPERATORS_FILE = Path(__file__).parents[1] / "data" / "operators.toml"
 
 
-@dataclass(frozen=True, slots=True)
-class MailOperator:
+class MailOperator(Struct, frozen=True):
     """One operator: its id in the reply rules, and its limits."""
 
     id: str
@@ -43,8 +43,7 @@ class MailOperator:
     one_each: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MailSoftware:
+class MailSoftware(Struct, frozen=True):
     """One kind of mail server, and the words by which it is recognised, in lower case."""
 
     id: str

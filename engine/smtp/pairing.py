@@ -22,7 +22,8 @@ it proves nothing and contradicts nothing, and NOOP follows unless a later reply
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from .wire import RemoteProtocolError, SmtpReply
 
@@ -54,8 +55,7 @@ class NamesAnother(OutOfStep):
         )
 
 
-@dataclass(slots=True, eq=False)
-class Renamings:
+class Renamings(Struct, eq=False):
     """Pairs of domains, as sent and as one host names them in its replies."""
 
     _known: set[tuple[str, str]] = field(default_factory=set)

@@ -5,7 +5,7 @@ the pause before a greeting (postscreen, 6 s), for callouts, and for tarpits (Ex
 So that a host is not burdened for it, it gets few connections.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ..settings import EngineSettings
 
@@ -26,8 +26,7 @@ def connections_max(settings: EngineSettings, patient: bool) -> int:
     return min(PATIENT_CONNECTIONS, max(1, settings.host_connections - 1))
 
 
-@dataclass(frozen=True, slots=True)
-class HostClocks:
+class HostClocks(Struct, frozen=True):
     """How long one mail host may take."""
 
     patient: bool  # it may be slow for all: nothing is sent elsewhere meanwhile

@@ -9,7 +9,6 @@ its clock, its target, its attempts, the objections to it, and its result.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
@@ -33,8 +32,7 @@ EGRESS_OUT_RULE = "egress.out"  # or its egress was paused or quarantined before
 OBJECTIONS_MAX = 4  # times a recipient is sent again because a limit may have refused it
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(msgspec.Struct, frozen=True):
     """Why a conversation failed."""
 
     outcome: Outcome  # TIMED_OUT, CONVERSATION_FAILED, REFUSED_BY_POLICY, RESOLVER_FAILED
@@ -60,14 +58,15 @@ class RecordedSession(Protocol):
         """The lines sent for this recipient, or for all, that have no reply yet."""
 
 
-@dataclass(slots=True, eq=False)
-class ProbeNotes:
+class ProbeNotes(msgspec.Struct, eq=False):
     """Evidence for a probe that is to be explained. Times are trio's clock."""
 
-    tried: list[ConnectionAttempt] = field(default_factory=list)
-    lines: list[tuple[float, bool, str]] = field(default_factory=list)  # (time, sent by us, text)
+    tried: list[ConnectionAttempt] = msgspec.field(default_factory=list)
+    lines: list[tuple[float, bool, str]] = msgspec.field(
+        default_factory=list
+    )  # (time, sent by us, text)
     cut: bool = False  # lines were cut or left out
-    cached: list[str] = field(default_factory=list)
+    cached: list[str] = msgspec.field(default_factory=list)
     lookup_took: bool = False  # the look-up was made for this probe
     session: RecordedSession | None = None  # the latest conversation
     session_lines: int = 0  # of its preamble, so many lines are in `lines`

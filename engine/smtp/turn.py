@@ -11,10 +11,10 @@ place and its deadline.
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import trio
+from msgspec import Struct, field
 
 from ..background import log_fault
 from ..fair_queue import FairQueue
@@ -35,8 +35,7 @@ class ClockedProbes(Protocol):
     def time_out(self, probe: Probe) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
-class Deadlines:
+class Deadlines(Struct, eq=False):
     """The probes whose clocks run, in the order of their deadlines.
 
     A clock that is stopped begins anew, whole, when it goes on.

@@ -14,12 +14,12 @@ is never paired with another command.
 
 import re
 from collections import deque
-from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import cached_property
 from math import inf
 
 import msgspec
+from msgspec.structs import replace
 
 REPLY_LINES_MAX = 100  # the longest EHLO reply seen has about 30
 REPLY_OCTETS_MAX = 16 * 1024
@@ -280,8 +280,7 @@ def _is_common(letter: str) -> bool:
     return leads and octets[1:] >= b"\xa1"
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True):
     """The extensions that the server's EHLO reply offers."""
 
     pipelining: bool = False

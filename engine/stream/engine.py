@@ -4,11 +4,11 @@ import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import trio
+from msgspec import Struct
 
 from ..background import contained, sole_exception
 from ..dns.doh import DohTransport
@@ -37,8 +37,7 @@ from .submission_turns import SubmissionTurns
 COMPILE_AFTER_S = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
+class Engine(Struct, frozen=True):
     """What the five layers need; opened by open_engine()."""
 
     settings: EngineSettings

@@ -7,11 +7,11 @@ share one look-up and one conversation. What the first layers decide needs no st
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TypeGuard
 
 import msgspec
 import trio
+from msgspec.structs import replace
 
 from ..address import Address, NotAnAddress, parse
 from ..dns.messages import (
@@ -190,8 +190,7 @@ def is_paused(verification: Verification, pauses: CurrentPauses) -> bool:
 # -- the domains of a stream ----
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
+class StreamOptions(msgspec.Struct, frozen=True):
     """What one stream is asked for: see open_answers()."""
 
     account: str
@@ -215,14 +214,13 @@ class DomainSnapshot(msgspec.Struct, eq=False):
     pools: list[Host | None]  # of the first exchanges; None if the addresses are not known
 
 
-@dataclass(slots=True, eq=False)
-class StreamDomains:
+class StreamDomains(msgspec.Struct, eq=False):
     """The domains of one stream: the snapshots of them, and the order of their exchanges."""
 
     _engine: Engine
     _options: StreamOptions
-    _snapshots: dict[str, DomainSnapshot] = field(default_factory=dict)
-    _orders: dict[str, list[MailExchange]] = field(default_factory=dict)
+    _snapshots: dict[str, DomainSnapshot] = msgspec.field(default_factory=dict)
+    _orders: dict[str, list[MailExchange]] = msgspec.field(default_factory=dict)
 
     def known(self, domain: str, now: float) -> DomainSnapshot | None:
         """A snapshot of this moment, made from the caches alone; None where a look-up is needed."""

@@ -4,9 +4,10 @@ An instant is microseconds since 1970, and a day is one of UTC.
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
+
+from msgspec.structs import fields
 
 from ..records import (
     EPOCH,

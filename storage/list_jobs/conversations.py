@@ -5,8 +5,9 @@ caller's format.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from ..base.columns import instant, micros
 from ..database import Database, StorePart, read, write
@@ -28,8 +29,7 @@ OVER = (  # of an account: the first row that is too much, and those before it
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Conversations:
+class Conversations(Struct, frozen=True):
     """Those of some addresses of a chunk."""
 
     list_id: str

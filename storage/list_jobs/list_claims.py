@@ -8,8 +8,9 @@ lease has ended.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from ..base.columns import instant, micros
 from ..base.lease_holders import is_gone
@@ -62,8 +63,7 @@ def first_chunks(db: Database, columns: str, most: str) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
+class ClaimRequest(Struct, frozen=True):
     """What a worker claims."""
 
     limit: int

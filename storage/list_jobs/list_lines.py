@@ -6,7 +6,8 @@ and lock every one, which exhausts its lock table after some hundred days.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ..database import Database
 from ..list_records import ListChunk
@@ -17,8 +18,7 @@ PLACES_SEARCHED_MAX = 200  # in one call: some milliseconds, at 20 KB each
 DELETED_MAX = 50  # parts in one transaction: most have some KiB, few a MiB
 
 
-@dataclass(frozen=True, slots=True)
-class ListKey:
+class ListKey(Struct, frozen=True):
     """What the lines of a list are found by."""
 
     number: int
@@ -30,8 +30,7 @@ def _of_list(day: int) -> str:
     return f"day = {day:d} AND list = :list"
 
 
-@dataclass(frozen=True, slots=True)
-class LinesPart:
+class LinesPart(Struct, frozen=True):
     list: ListKey
     place: int
     part: int

@@ -6,8 +6,9 @@ Each result leaves a mark of its address, a character, by which a page counts an
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
+
+from msgspec import Struct, field
 
 from ..database import Database
 from ..list_records import ChunkPart
@@ -21,8 +22,7 @@ UNANSWERED = "."
 MARKS_READ_MAX = 10_000  # places in one call: a million addresses, some 10 ms
 
 
-@dataclass(slots=True)
-class _Progress:
+class _Progress(Struct):
     """Of one list, while results of its chunks are stored."""
 
     key: ListKey

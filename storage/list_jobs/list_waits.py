@@ -7,8 +7,9 @@ many chunks wait. The row of the list is locked by all that change them.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from ..base.columns import instant, micros
 from ..contract import LISTED_MAX
@@ -19,8 +20,7 @@ WAITING_HOSTS_MAX = 10  # of a list: those at which most wait
 NUMBER = "(SELECT number FROM lists WHERE id = :id)"
 
 
-@dataclass(slots=True)
-class _HostChange:
+class _HostChange(Struct):
     """Of one host: how many more addresses wait, and what is known of it last."""
 
     addresses: int = 0

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from .. import audit, idempotency
 from ..audit import Act
@@ -64,8 +65,7 @@ UNLOADED = "ended_at IS NULL AND state IN ('loading', 'failed')"
 GIVEN_UP = "lists.ended_at IS NULL AND lists.state = 'failed'"  # of these, those that are deleted
 
 
-@dataclass(frozen=True, slots=True)
-class PassStep:
+class PassStep(Struct, frozen=True):
     """Whether chunks are due, once it is known, and at which place to go on; None at the end."""
 
     is_due: bool

@@ -3,9 +3,10 @@
 Every statement reads a bounded number of rows, by an index.
 """
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
+
+from msgspec import Struct
 
 from ..base.columns import instant, micros
 from ..database import Database, StorePart, read
@@ -15,8 +16,7 @@ QueueName = Literal["lists", "jobs", "callbacks", "alert", "meter"]  # of lists,
 COUNTED_MAX = 10_000  # rows that are read of a queue: some 10 ms; more are not counted
 
 
-@dataclass(frozen=True, slots=True)
-class QueueState:
+class QueueState(Struct, frozen=True):
     """What is due in a queue and not claimed; `oldest_s` is how long, of the first."""
 
     name: QueueName

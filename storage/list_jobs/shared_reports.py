@@ -3,8 +3,9 @@
 The store keeps the hash of what opens a link, so that a copy of it opens none.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from ..base.columns import instant, micros
 from ..database import Database, StorePart, read, write
@@ -16,8 +17,7 @@ class TooManyReports(Exception):
     """The list has REPORTS_MAX links."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedReport:
+class SharedReport(Struct, frozen=True):
     """A link to the report of a list."""
 
     number: int

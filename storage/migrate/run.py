@@ -7,8 +7,9 @@ opened again, and no row is written twice. At the end both sides are compared.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ..contract import DatabaseInUse, StoreBroken
 from .source import MigrationSource, open_source
@@ -18,8 +19,7 @@ from .target import MigrationProgress, MigrationTarget, open_target
 __all__ = ["DatabaseInUse", "Move", "Moved", "open_move"]
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """The totals of a moved table, equal on both sides."""
 
     table: str

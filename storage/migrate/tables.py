@@ -5,9 +5,10 @@ column stops the move before it begins, so a changed schema never loses data sil
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
+
+from msgspec import Struct, field
 
 from ..contract import StoreBroken
 
@@ -15,8 +16,7 @@ from ..contract import StoreBroken
 CHECKED = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class TableMap:
+class TableMap(Struct, frozen=True):
     """A table, and the order in which its rows are read."""
 
     name: str
@@ -98,8 +98,7 @@ UNCHANGED = frozenset({"bigint", "text", "bytea"})
 SUMMED = frozenset({"bigint", "boolean"})
 
 
-@dataclass(frozen=True, slots=True)
-class TablePlan:
+class TablePlan(Struct, frozen=True):
     """How one table is moved, once both sides' columns are known."""
 
     table: TableMap

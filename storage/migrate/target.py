@@ -8,11 +8,12 @@ the database (postgres/driver/schema.py).
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import psycopg
+from msgspec import Struct
+from msgspec.structs import asdict
 from psycopg import sql
 
 from ..base.columns import day_of, instant
@@ -68,8 +69,7 @@ SEQUENCES = (
 )
 
 
-@dataclass(slots=True)
-class MigrationProgress:
+class MigrationProgress(Struct):
     """The move's progress: for each table the key of its last row and the number of rows."""
 
     path: str

@@ -6,8 +6,9 @@ asking for a known one, so that nobody learns who has an account.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from ..base.columns import instant, micros
 from ..database import Database, StorePart, read, write
@@ -30,8 +31,7 @@ USABLE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class NewLink:
+class NewLink(Struct, frozen=True):
     """A link that a browser asks for."""
 
     sha256: str
@@ -42,8 +42,7 @@ class NewLink:
     known_key: str | None = None  # the id of that by which this browser signed in before
 
 
-@dataclass(frozen=True, slots=True)
-class AskedLink:
+class AskedLink(Struct, frozen=True):
     """What became of asking: from what the browser asked itself, so that it tells of nobody else."""
 
     to: str | None  # the address to mail it to; None: nobody has it, or it was asked too often
@@ -52,8 +51,7 @@ class AskedLink:
     is_early: bool = False  # it asked before that, and no link was made
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """A link that is good."""
 
     email: str

@@ -7,10 +7,11 @@ its end ends the person's sign-ins. It is made at the first sign-in and revoked 
 import secrets
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 from uuid import uuid4
+
+from msgspec import Struct
 
 from .. import audit
 from ..audit import Act
@@ -44,8 +45,7 @@ class LastOwner(Exception):
     """Without this person nobody could manage the account's people."""
 
 
-@dataclass(frozen=True, slots=True)
-class Person:
+class Person(Struct, frozen=True):
     """Who may sign in to an account."""
 
     id: str  # uuid

@@ -4,8 +4,9 @@ A sign-in that is known to have ended is the only one that is refused: so cookie
 version, which kept no list of them, stay good.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from msgspec import Struct
 
 from .. import audit
 from ..audit import Act
@@ -23,8 +24,7 @@ BROWSER_CHARACTERS_MAX = 200
 ENDED = "INSERT INTO ended_sessions (id, until) VALUES (:id, :until) ON CONFLICT (id) DO NOTHING"
 
 
-@dataclass(frozen=True, slots=True)
-class NewSignIn:
+class NewSignIn(Struct, frozen=True):
     """A sign-in that begins."""
 
     id: str
@@ -32,8 +32,7 @@ class NewSignIn:
     browser: str  # as it names itself
 
 
-@dataclass(frozen=True, slots=True)
-class KnownSignIn:
+class KnownSignIn(Struct, frozen=True):
     """What a cookie opens."""
 
     caller: Caller
@@ -41,8 +40,7 @@ class KnownSignIn:
     seen_at: datetime | None  # None: of an earlier version, which kept no list
 
 
-@dataclass(frozen=True, slots=True)
-class ListedSignIn:
+class ListedSignIn(Struct, frozen=True):
     """A sign-in of an account."""
 
     id: str

@@ -6,8 +6,10 @@ changing is skipped, not awaited.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ..base.claim_order import (
     FAILING_AFTER,
@@ -43,8 +45,7 @@ def is_due(db: TransactionConnection, work: Work) -> bool:
     return bool(found[0])
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
+class Claims(Struct, frozen=True):
     """Work for the database threads: jobs are claimed for all callers at once, then distributed."""
 
     group_max: int = GROUP_MAX
@@ -132,8 +133,7 @@ def _due(db: TransactionConnection, now: datetime, wanted: ClaimJobs, limit: int
     return _due_of_each(db, now, wanted, limit, claims, left)
 
 
-@dataclass(frozen=True, slots=True)
-class _Active:
+class _Active(Struct, frozen=True):
     """Active claims per partition, over all processes, and those of calls that hang."""
 
     held: dict[Partition, int]

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import get_args
 from uuid import UUID
+
+from msgspec import Struct
 
 from ..base.columns import day_of, kept_since, micros
 from ..records import Tier
@@ -91,8 +92,7 @@ def drop_day(
         partitions.drop(db, day)
 
 
-@dataclass(frozen=True, slots=True)
-class RowsToDrop:
+class RowsToDrop(Struct, frozen=True):
     """The rows of some tiers among a day's, to be deleted on the day `on`.
 
     All rows of the day are read, so it is done once a day: others come only from accounts that

@@ -8,12 +8,13 @@ clock is the database's: all machines share it.
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import trio
+from msgspec import Struct
+from msgspec.structs import fields
 
 from .. import commands
 from .. import retention as shared_retention
@@ -44,8 +45,7 @@ UPKEEP_S = UPKEEP_MS / 1000 + ANSWER_S
 CALLERS_MAX = 500  # key hashes looked up with one query
 
 
-@dataclass(frozen=True, slots=True)
-class SingleWrites:
+class SingleWrites(Struct, frozen=True):
     """Each call in its own transaction. Not repeatable: a repetition would write twice."""
 
     group_max: int = 1
@@ -61,8 +61,7 @@ class SingleWrites:
         return [value]
 
 
-@dataclass(frozen=True, slots=True)
-class Reads:
+class Reads(Struct, frozen=True):
     """Each statement sees the database as it is."""
 
     group_max: int = 1
@@ -75,8 +74,7 @@ class Reads:
         return [act(db)]
 
 
-@dataclass(frozen=True, slots=True)
-class Callers:
+class Callers(Struct, frozen=True):
     """Looks up the callers of key hashes, which is each request's first call."""
 
     group_max: int = CALLERS_MAX
@@ -88,8 +86,7 @@ class Callers:
         return list(find_callers(PostgresDatabase(db), asked))
 
 
-@dataclass(frozen=True, slots=True)
-class Threads:
+class Threads(Struct, frozen=True):
     """The connections of one process, each opened at first use, or by the check before the start.
 
     Two metering threads would mostly wait for each other's locks, with batches half as large,

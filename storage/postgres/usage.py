@@ -7,11 +7,11 @@ calls are checked one after another in Python, so a thousand cost few more queri
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar, get_args, get_origin
 
 import psycopg
+from msgspec import Struct
 
 from .. import idempotency, outbox
 from ..accounts import create_keys
@@ -76,8 +76,7 @@ THERE = {  # each finds a row that exists once the batch was committed
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class Marker(Struct, frozen=True):
     """Rows that show whether the transaction was committed, and its outcomes.
 
     Without such rows the batch wrote only refusals, which count towards no limit, and
@@ -96,8 +95,7 @@ class Marker:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class BatchMetering:
+class BatchMetering(Struct, frozen=True):
     """Work for the database threads: a batch of commands in one transaction."""
 
     group_max: int = GROUP_MAX

@@ -12,9 +12,10 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+
+from msgspec import Struct
 
 from ..contract import StoreBroken
 from . import backup_trailer
@@ -42,8 +43,7 @@ ROLLBACK_JOURNAL = b"\x01\x01"
 LOGS = ("-wal", "-shm", "-journal")  # what SQLite keeps beside a file, and takes for that file's
 
 
-@dataclass(frozen=True, slots=True)
-class Backup:
+class Backup(Struct, frozen=True):
     """What a backup holds."""
 
     schema: int

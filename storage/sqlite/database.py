@@ -3,9 +3,10 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
+
+from msgspec import Struct
 
 from ..base.claim_order import Partition
 from ..database import JobMove, NotUnique, Row, RowInsert, Values
@@ -38,8 +39,7 @@ def _explained(error: sqlite3.IntegrityError) -> Exception:
     return NotUnique() if is_known else error
 
 
-@dataclass(slots=True, eq=False)
-class SqliteDatabase:
+class SqliteDatabase(Struct, eq=False):
     """A transaction. SQLite has one writer, so nothing is locked."""
 
     _db: sqlite3.Connection

@@ -10,10 +10,10 @@ other key, and any failure, goes to the reader's thread.
 import sqlite3
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
+from msgspec import Struct, field
 
 from ..callers import ACTIVE, caller_of
 from ..contract import StoreUnavailable
@@ -31,8 +31,7 @@ def caller(db: sqlite3.Connection, sha256: str) -> Caller | None:
     return caller_of(row[1:]) if row else None
 
 
-@dataclass(slots=True, eq=False)
-class _CoalescedLookup:
+class _CoalescedLookup(Struct, eq=False):
     done: trio.Event = field(default_factory=trio.Event)
     found: tuple[bool, Caller | None] = (False, None)
 

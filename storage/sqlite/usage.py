@@ -2,9 +2,11 @@
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from .. import idempotency, outbox, usage
 from ..base.columns import instant, micros
@@ -47,8 +49,7 @@ STANDING = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """A caller's rows: everything in the ledger except the windows' instants."""
 
     caller: CallerRow

@@ -4,12 +4,12 @@ import json
 import re
 import socket
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.http.listeners import open_sockets
 from mailprobe.api.serve import RETENTION_EVERY_S, serve_service

@@ -11,10 +11,10 @@ import signal
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import trio
+from msgspec import Struct
 
 from tests.campaign.world import SETTLE_S, Mode, World, set_clock
 
@@ -33,8 +33,7 @@ NOWHERE = "https://127.0.0.1:9/dns-query"  # nothing listens there
 Act = Callable[[World], Awaitable[None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(Struct, frozen=True):
     """`env`: settings of the start before it. `is_long`: not in a campaign of a few minutes."""
 
     act: Act

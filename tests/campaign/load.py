@@ -3,11 +3,11 @@
 import json
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import trio
+from msgspec import Struct, field
 
 from tests.api.service_process import Credentials
 from tests.campaign.witness import Book, Units, Witness
@@ -22,8 +22,7 @@ LATER = frozenset({408, 409, 429, 503, 507})
 LIST_ROWS = (30, 120)
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """Addresses of which it is certain whether their results are billable."""
 
     free: Sequence[str]  # they fail layer 1
@@ -36,8 +35,7 @@ class Pool:
         return Units(len(emails), sum(email not in self.free for email in emails))
 
 
-@dataclass(slots=True)
-class Request:
+class Request(Struct):
     """A request that is repeated until it is acknowledged."""
 
     path: str
@@ -51,8 +49,7 @@ class Request:
     answer: bytes = b""  # of the first acknowledgement
 
 
-@dataclass(slots=True)
-class Repeater:
+class Repeater(Struct):
     """Sends what `draw` makes, each until it is acknowledged; one request at a time."""
 
     book: Book
@@ -90,8 +87,7 @@ class Repeater:
             await trio.sleep(PACE_S)
 
 
-@dataclass(slots=True)
-class PlainClient:
+class PlainClient(Struct):
     """Streams without an idempotency key: each line that arrives is acknowledged, at most once."""
 
     book: Book
@@ -139,8 +135,7 @@ async def _posted(client: httpx.AsyncClient, request: Request) -> httpx.Response
         return None
 
 
-@dataclass(slots=True)
-class Draws:
+class Draws(Struct):
     """Makes requests of each kind, at random."""
 
     pool: Pool

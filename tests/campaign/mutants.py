@@ -16,8 +16,9 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("mutants.toml")
@@ -41,8 +42,7 @@ class WrongMutant(Exception):
     """A row of the table that is of no use: one line."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
+class Mutant(Struct, frozen=True):
     """One change, and what finds it: a test file, or `campaign` with a fault."""
 
     name: str

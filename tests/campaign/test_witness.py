@@ -1,9 +1,9 @@
 """The witness finds each kind of difference between what was promised and what is stored."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.api.service_process import Credentials
 from tests.campaign.witness import Book, Final, Stored, Units, Witness
@@ -62,7 +62,7 @@ def test_the_witness_finds_units_that_differ(account: str, stored: Stored, words
 )
 def test_the_witness_finds_what_was_not_done(change: dict[str, object], words: str) -> None:
     witness, final = world()
-    (line,) = witness.compare(replace(final, **change))  # type: ignore[arg-type]
+    (line,) = witness.compare(replace(final, **change))
     assert words in line
 
 

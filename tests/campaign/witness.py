@@ -6,13 +6,13 @@ for later are counted exactly once, and a plain request whose answer was lost ma
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from tests.api.service_process import Credentials
 
 
-@dataclass(frozen=True, slots=True)
-class Units:
+class Units(Struct, frozen=True):
     """`billable` of the units cost money."""
 
     units: int = 0
@@ -28,8 +28,7 @@ class Units:
 NONE = Units()
 
 
-@dataclass(slots=True)
-class Book:
+class Book(Struct):
     """One account's units. `is_exact`: whatever was asked for is repeated until it is acknowledged."""
 
     who: Credentials
@@ -38,8 +37,7 @@ class Book:
     acknowledged: Units = NONE
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """What the database says of one account."""
 
     rows: Units  # of the usage log
@@ -47,8 +45,7 @@ class Stored:
     days_billable: int
 
 
-@dataclass(frozen=True, slots=True)
-class Final:
+class Final(Struct, frozen=True):
     """What the database and the receiver have at the end of a round."""
 
     accounts: Mapping[str, Stored]
@@ -61,8 +58,7 @@ class Final:
     damage: str = "ok"  # what the database says of itself
 
 
-@dataclass(slots=True)
-class Witness:
+class Witness(Struct):
     """Everything that was promised to clients."""
 
     books: list[Book]

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Literal
@@ -19,6 +19,7 @@ import h11
 import httpx
 import trio
 import trustme
+from msgspec import Struct, field, structs
 
 from mailprobe.bench.lab import Lab
 from tests.api.jobs.test_killed import host_names
@@ -59,8 +60,7 @@ monthly_calls = 100_000_000
 Mode = Literal["ok", "hang", "fail"]
 
 
-@dataclass(slots=True)
-class Receiver:
+class Receiver(Struct):
     """Takes callbacks, by job; in the mode `hang` it reads and never answers."""
 
     mode: Mode = "ok"
@@ -96,8 +96,7 @@ def _job_of(body: bytes) -> str:
     return str(json.loads(body).get("job_id"))
 
 
-@dataclass(slots=True)
-class World:
+class World(Struct):
     """What the faults act upon. `service` is the one that runs now."""
 
     place: Place
@@ -167,7 +166,7 @@ class World:
                     await trio.to_thread.run_sync(self._resend)
                     resend_at = trio.current_time() + 3 * RESEND_S
         final = await trio.to_thread.run_sync(self._final)
-        found = self.witness.compare(replace(final, reserved=await self._reserved()))
+        found = self.witness.compare(structs.replace(final, reserved=await self._reserved()))
         await trio.to_thread.run_sync(self._delete_lists)
         return found
 

@@ -2,18 +2,17 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
+from msgspec import Struct
 
 from mailprobe.bench.lab import start_lab
 from mailprobe.bench.load.service_process import start_service
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedService:
+class DescribedService(Struct, frozen=True):
     """A service as the author of a client meets it."""
 
     url: str

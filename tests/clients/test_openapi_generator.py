@@ -10,11 +10,11 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import xlsxwriter
+from msgspec import Struct
 
 from tests.clients.conftest import DescribedService
 
@@ -25,8 +25,7 @@ COMMAND_S = 300  # Maven fetches some 30 packages at the first run
 ROWS = {"full@sandbox.test": "unknown", "undeliverable@sandbox.test": "undeliverable"}
 
 
-@dataclass(frozen=True, slots=True)
-class Language:
+class Language(Struct, frozen=True):
     """How the client of a language is generated, built and run, in the folder of the client."""
 
     program: str  # of UPLOADS, and where it is put

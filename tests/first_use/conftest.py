@@ -4,11 +4,11 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from msgspec import Struct
 
 from tests.packaging.conftest import ROOT, checkout, environment, wheel
 
@@ -28,8 +28,7 @@ exec chroot "$CLEAN" sh -ec 'cd "$1"; shift; exec "$@"' sh "$@"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class CleanMachine:
+class CleanMachine(Struct, frozen=True):
     """A newcomer's home on the clean machine."""
 
     home: Path  # as the host sees it

@@ -8,12 +8,12 @@ healthy host that shares nothing with the trouble gets its sure answer.
 """
 
 import random
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
 import pytest
 import trio
+from msgspec import Struct, field
 
 from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
 from mailprobe.bench.world.host_profiles import new_host
@@ -34,8 +34,7 @@ DEAD_DOMAINS = 1_000
 TRUTHS = {"known": "deliverable", "gone": "undeliverable"}  # by the beginning of a local part
 
 
-@dataclass(slots=True)
-class MailWorld:
+class MailWorld(Struct):
     """The domains of a world, by what is to be expected of them."""
 
     healthy: list[str] = field(default_factory=list)

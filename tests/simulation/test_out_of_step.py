@@ -10,11 +10,11 @@ any client: see UNTOLD.
 """
 
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import trio
+from msgspec import Struct
 
 from mailprobe.bench.world.fake_network import open_fake_network
 from mailprobe.bench.world.faults import Drop, ReplyFault, Sometimes, Swap, Twice
@@ -71,8 +71,7 @@ KINDS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Odd:
+class Odd(Struct, frozen=True):
     """A host that goes wrong in one way."""
 
     kind: tuple[str, str, str, str]

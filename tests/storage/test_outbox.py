@@ -1,12 +1,12 @@
 """One contract, every Store: what must reach somebody outside is kept until it is told how it went."""
 
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.storage.contract import LISTED_MAX, MESSAGES_KEPT_MAX, METER_REST_S, METER_SLOT_S
 from mailprobe.storage.records import EPOCH, OutboxMessage

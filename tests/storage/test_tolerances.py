@@ -1,11 +1,11 @@
 """Every store: the refusals that mail hosts take, shared by processes."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import count
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.storage.store import Store
 from mailprobe.storage.tolerances import (

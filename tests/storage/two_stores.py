@@ -8,13 +8,13 @@ import queue
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
+from msgspec.structs import replace
 
 from mailprobe.storage import open_store
 from mailprobe.storage.contract import (

@@ -2,8 +2,9 @@
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import inf
+
+from msgspec import Struct, field
 
 from ...results.row_result import domain_of
 
@@ -15,8 +16,7 @@ TOGETHER_S = 5.0  # hosts that take more within it are asked in one pass
 ATTEMPTS_COUNTED_MAX = 255  # an octet each; there are fewer passes
 
 
-@dataclass(slots=True)
-class DistinctAddresses:
+class DistinctAddresses(Struct):
     """The distinct addresses of a list, each with the offset of its answer in the journal.
 
     An answer that time may better has a due time, when its address is asked about again.

@@ -8,7 +8,8 @@ one host count once.
 """
 
 from collections import Counter
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from mailprobe.engine.verdict import Reason
 
@@ -26,8 +27,7 @@ def is_failure(result: RowResult, *, reached: bool) -> bool:
     return result.blame in OURS or (not reached and result.reason in UNREACHED)
 
 
-@dataclass(slots=True)
-class FailuresInARow:
+class FailuresInARow(Struct):
     """The failures since the last other result. Both limits are reached before a run ends."""
 
     results_max: int

@@ -6,9 +6,10 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, BinaryIO
+
+from msgspec import Struct, field
 
 from mailprobe.engine.verdict import Light
 
@@ -36,8 +37,7 @@ SPLIT: dict[str, frozenset[Light]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """Input and output of a run. None: standard input, standard output."""
 
     input: Path | None
@@ -161,8 +161,7 @@ def _regular(status: os.stat_result) -> Identity | None:
     return (status.st_dev, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
 
-@dataclass(slots=True)
-class Written:
+class Written(Struct):
     """What was written: `counts` has the list's rows, `rows` those of the outputs."""
 
     paths: list[Path] = field(default_factory=list)  # none for standard output

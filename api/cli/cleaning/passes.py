@@ -9,12 +9,12 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
 from typing import NoReturn
 
 import trio
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from mailprobe.engine.verdict import Reason
@@ -58,8 +58,7 @@ async def no_progress(counts: ResultCounts, total: int) -> AsyncIterator[None]:
     yield
 
 
-@dataclass(frozen=True, slots=True)
-class Recheck:
+class Recheck(Struct, frozen=True):
     """How often, and how long after its last answer, an address is asked about again.
 
     Each pass has its own wait; the last of the waits is that of all further passes.
@@ -82,8 +81,7 @@ class Recheck:
 NO_RECHECK = Recheck(passes=0, patience_s=0.0)
 
 
-@dataclass(slots=True)
-class Passes:
+class Passes(Struct):
     """The passes over one list. `counts` has the addresses, each by its present answer.
 
     `write` writes the output with what is known, in a thread: before each wait.

@@ -9,8 +9,9 @@ answers, nothing else that grows.
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import BinaryIO
+
+from msgspec.structs import replace
 
 from ...errors import CommandError, Interrupted, print_error
 from ...listfile import BadList

@@ -2,11 +2,11 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import Struct
 
 from ...errors import Misuse, print_error
 from .. import COMMANDS
@@ -103,8 +103,7 @@ def _overviews(settings: "Settings") -> "list[EgressOverview]":
     return with_store(read, settings)
 
 
-@dataclass(frozen=True, slots=True)
-class _HostsOfEgress:
+class _HostsOfEgress(Struct, frozen=True):
     """What the services share of hosts that refuse this egress."""
 
     resting: list[tuple[str, str, float]]  # exchange, rule, seconds left

@@ -6,8 +6,9 @@ lets a browser load and run nothing. Counts by domain and provider are bounded.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from html import escape
+
+from msgspec import Struct, field
 
 from mailprobe.engine.smtp.operators import MailOperators, load_operators
 from mailprobe.engine.verdict import Light, light_of
@@ -48,8 +49,7 @@ svg { display: block; max-width: 100%; }
 """.strip()
 
 
-@dataclass(slots=True)
-class LightCounts:
+class LightCounts(Struct):
     """The rows of one domain or provider by light."""
 
     lights: Counter[Light] = field(default_factory=Counter)
@@ -59,8 +59,7 @@ class LightCounts:
         return self.lights.total()
 
 
-@dataclass(slots=True)
-class ReportCounts:
+class ReportCounts(Struct):
     """What a report has beyond the summary: rows by domain and by provider, and suggestions."""
 
     domains: dict[str, LightCounts] = field(default_factory=dict)

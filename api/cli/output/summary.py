@@ -1,13 +1,13 @@
 """The summary of a run of `clean`, for the reports on it."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from ...results.counts import ResultCounts
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Struct, frozen=True):
     """The result of a run; `counts` has rows, `verified` the addresses verified in this run."""
 
     outputs: tuple[Path, ...]  # none for standard output

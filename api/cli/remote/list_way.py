@@ -8,7 +8,6 @@ service until it is recorded, so that none runs that no later run knows of.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from math import inf
@@ -137,8 +136,7 @@ class _Row(msgspec.Struct):
         return Answer(position, Verdict(*fields), known_cause=cause)
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceLists:
+class ServiceLists(msgspec.Struct, frozen=True):
     """The lists of a service, those of earlier runs that `record` has included."""
 
     service: RemoteService
@@ -243,8 +241,7 @@ class _Waits:
         return True
 
 
-@dataclass(slots=True)
-class ListRun:
+class ListRun(msgspec.Struct):
     """See ServiceRun."""
 
     lists: ServiceLists
@@ -254,12 +251,14 @@ class ListRun:
     note_wait: NoteWait
     error: CommandError | None = None
     is_complete: bool = False  # the list has no answer that is not known here
-    _waits: _Waits = field(default_factory=_Waits)
+    _waits: _Waits = msgspec.field(default_factory=_Waits)
     _is_started: bool = False
     _wait_printed_at: float = -inf
-    _positions: dict[str, list[int]] = field(default_factory=dict)  # without an answer
+    _positions: dict[str, list[int]] = msgspec.field(default_factory=dict)  # without an answer
     _fetched: int = 0
-    _failures: ServiceFailures = field(default_factory=partial(ServiceFailures, has_responded=True))
+    _failures: ServiceFailures = msgspec.field(
+        default_factory=partial(ServiceFailures, has_responded=True)
+    )
 
     @property
     def url(self) -> str:

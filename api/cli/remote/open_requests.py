@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import httpx
 import msgspec
@@ -13,15 +12,16 @@ from ..source import SentRecord
 BATCH_OCTETS_MAX = 1 << 24  # the service sends 4 MiB at most, and longer texts as they came
 
 
-@dataclass(slots=True, eq=False)
-class OpenRequest:
+class OpenRequest(msgspec.Struct, eq=False):
     """A request; `key` is None where it can't be repeated."""
 
     emails: list[str]
     unanswered: dict[str, list[int]]  # the positions, by text
     key: str | None = None
     known: frozenset[str] = frozenset()  # texts of it that have an answer already
-    taken: dict[str, list[int]] = field(default_factory=dict)  # positions by domain, of the queue
+    taken: dict[str, list[int]] = msgspec.field(
+        default_factory=dict
+    )  # positions by domain, of the queue
     sent: SentRequest | None = None  # as an earlier run recorded it
     may_be_done: bool = False  # the service may have its answers, though they did not arrive
 

@@ -8,15 +8,15 @@ connections.
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ..source import DOMAIN_RUN
 
 WINDOW_S = 60.0  # of the service's rate limit
 
 
-@dataclass(slots=True)
-class RequestQueue:
+class RequestQueue(Struct):
     """The positions of unanswered texts, by domain."""
 
     waiting: dict[str, deque[int]] = field(default_factory=dict)
@@ -61,8 +61,7 @@ class RequestQueue:
             del self.waiting[domain]
 
 
-@dataclass(slots=True)
-class Allowance:
+class Allowance(Struct):
     """What the account's rate limit leaves, estimated by the client."""
 
     limit: float | None = None  # units per minute; None until a response says it

@@ -7,10 +7,10 @@ since a repeat would only cost more, and after a deadline if the service stalls 
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Protocol
 
 import trio
+from msgspec import Struct
 
 from mailprobe.engine.stream.answers import Answer
 
@@ -60,8 +60,7 @@ async def running(
         raise run.error
 
 
-@dataclass(slots=True)
-class ServiceFailures:
+class ServiceFailures(Struct):
     """ServiceFailures of a service since its last success."""
 
     count: int = 0

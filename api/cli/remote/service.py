@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 import httpx
+from msgspec import Struct
 
 from ...errors import Misuse
 
@@ -13,8 +13,7 @@ TIMEOUT = httpx.Timeout(connect=10.0, read=30.0, write=30.0, pool=None)
 REQUESTS_MAX = 16  # at a time: 800 addresses, nearly a minute's worth of the largest tier
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteService:
+class RemoteService(Struct, frozen=True):
     """One service and one key. With `asks_hosts` off it answers without SMTP."""
 
     client: httpx.AsyncClient

@@ -3,11 +3,13 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Literal
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mailprobe.engine.address import NotAnAddress, parse
 
@@ -41,8 +43,7 @@ NAMES: dict[Taken, str] = {
 }
 
 
-@dataclass(slots=True)
-class Bounces:
+class Bounces(Struct):
     """Bounced addresses, each with the gravest of its bounces that was understood."""
 
     kinds: dict[str, Kind] = field(default_factory=dict)  # by the address as `key_of` writes it

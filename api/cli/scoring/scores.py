@@ -3,7 +3,8 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ...bounces.kinds import Kind
 from .bounces import key_of
@@ -13,8 +14,7 @@ DOMAINS_MAX = 50_000
 LIARS_MAX = 20  # domains shown
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """The addresses of one status, reason or provider, and how many of them bounced."""
 
     sent: int = 0
@@ -40,8 +40,7 @@ def wilson(hits: int, total: int) -> tuple[float, float]:
     return max(0.0, (middle - spread) / scale), min(1.0, (middle + spread) / scale)
 
 
-@dataclass(frozen=True, slots=True)
-class CleanedRow:
+class CleanedRow(Struct, frozen=True):
     """One address of the cleaned list, and what was said of it."""
 
     address: str
@@ -51,8 +50,7 @@ class CleanedRow:
     light: str
 
 
-@dataclass(slots=True)
-class Score:
+class Score(Struct):
     """The comparison. `groups` is by kind of group, then by its name."""
 
     groups: dict[str, dict[str, Group]] = field(

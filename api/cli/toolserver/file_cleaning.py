@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,7 +16,7 @@ from typing import Annotated, Literal
 import click
 import msgspec
 import trio
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from ...errors import CommandError, Misuse
 from ...listfile import ReadOptions, known_encoding
@@ -129,8 +128,7 @@ class CleanArguments(Struct, frozen=True):
     resume: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FileCleaner:
+class FileCleaner(Struct, frozen=True):
     """Cleans files, one at a time. `open_source` opens what verifies; it takes `smtp`.
 
     `patience_s` is of a call that names none.

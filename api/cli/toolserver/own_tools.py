@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -117,8 +116,7 @@ def _definition(name: str, takes: type[Struct], service: Mapping[str, Any]) -> d
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Verifier:
+class _Verifier(Struct, frozen=True):
     source_of: SourceOf
 
     async def verify(self, taken: OwnVerifyArguments, octets: bytes, report: Report) -> bytes:

@@ -9,7 +9,6 @@ The extra `mcp` installs the package. It takes long to import: no other module d
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
@@ -87,13 +86,12 @@ async def serve_tools(
             await server.run(messages, channel, server.create_initialization_options())
 
 
-@dataclass(frozen=True, slots=True)
-class _ClientChannel:
+class _ClientChannel(msgspec.Struct, frozen=True):
     """The messages of a client, of which CALLS_MAX may wait for an answer, and those for it."""
 
     received: trio.MemorySendChannel[SessionMessage | Exception]
     unwritten: trio.MemorySendChannel[SessionMessage]
-    _room: trio.Semaphore = field(
+    _room: trio.Semaphore = msgspec.field(
         default_factory=lambda: trio.Semaphore(CALLS_MAX, max_value=CALLS_MAX)
     )
 

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
 
@@ -35,8 +34,7 @@ INSTRUCTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(msgspec.Struct, frozen=True):
     """The keys of an account; the tools that manage it need the second."""
 
     standard: str
@@ -74,8 +72,7 @@ def remote_toolbox(
     return Toolbox(tools, INSTRUCTIONS, f"{server}/docs")
 
 
-@dataclass(frozen=True, slots=True)
-class _Service:
+class _Service(msgspec.Struct, frozen=True):
     client: httpx.AsyncClient
     url: str
     keys: Keys

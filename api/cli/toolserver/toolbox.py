@@ -1,10 +1,9 @@
 """The tools of a tool server by name, the effect of a call, and notes for each result."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 CALLS_MAX = 100  # under way at a time: a model makes a few
 
@@ -12,8 +11,7 @@ Report = Callable[[float, float, str], Awaitable[None]]
 """Reports how much is done, of how much, in words. Waits while the client does not read."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfferedTool:
+class OfferedTool(Struct, frozen=True):
     """A tool: its definition, the type of its arguments, and what a call does.
 
     `perform` takes the arguments, decoded and as sent, and returns an object in JSON on one line.
@@ -25,8 +23,7 @@ class OfferedTool:
     perform: Callable[[Any, bytes, Report], Awaitable[bytes]]
 
 
-@dataclass(frozen=True, slots=True)
-class Toolbox:
+class Toolbox(Struct, frozen=True):
     """The tools of a session by name.
 
     `elsewhere`: what to say of tools that it does not have. `notes` are said with each result.

@@ -6,10 +6,11 @@ alone, as every spreadsheet writes it: what is added to it is UTF-8.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import IO
 from xml.parsers import expat
+
+from msgspec import Struct
 
 READ_OCTETS = 1 << 16
 TOKEN_OCTETS_MAX = 1 << 16  # of a tag or comment, which a parser holds and may read repeatedly
@@ -67,8 +68,7 @@ def tag_end(octets: bytes | bytearray, begin: int) -> int:
     return tag.end()
 
 
-@dataclass(slots=True)
-class Element:
+class Element(Struct):
     """An element of a part, with the offsets of its content and its end, which are the same in `<empty/>`."""
 
     name: str  # with its prefix

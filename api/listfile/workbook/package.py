@@ -5,8 +5,9 @@ import posixpath
 import re
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import IO, BinaryIO
+
+from msgspec import Struct
 
 from ...terminal import plain
 from .markup import Element, elements_of, local_name
@@ -39,8 +40,7 @@ class NotAWorkbook(Exception):
     """The file is no readable workbook; the message says what it is and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class SheetEntry:
+class SheetEntry(Struct, frozen=True):
     """A sheet: its title, and the name of its part."""
 
     title: str

@@ -6,9 +6,10 @@ import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import IO, Any, BinaryIO
+
+from msgspec import Struct
 
 from ...results.counts import ResultCounts
 from ..text import changed
@@ -49,8 +50,7 @@ Value = str | float | bool | None
 AddToRow = Callable[[RawRow, Sequence[Value]], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where results stand in a sheet: from the column `start`, in place of those of an earlier cleaning."""
 
     start: int

@@ -9,10 +9,12 @@ import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import IO, BinaryIO
 from xml.parsers import expat
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ..bounds import (
     COLUMNS_MAX,
@@ -50,8 +52,7 @@ MOVABLE_NAMES = """
 MOVABLE = frozenset(MOVABLE_NAMES.split())
 
 
-@dataclass(frozen=True, slots=True)
-class RawRow:
+class RawRow(Struct, frozen=True):
     """A row's octets, from the end of the previous row; empty if the file omits the row."""
 
     number: int
@@ -66,8 +67,7 @@ class RawRow:
         return self.octets[self.content - 2 : self.content] == b"/>"
 
 
-@dataclass(slots=True)
-class Around:
+class Around(Struct):
     """What a complete reading found besides the rows."""
 
     head: bytes = b""  # the XML before the first row; `tail` follows the last

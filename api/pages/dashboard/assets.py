@@ -7,10 +7,11 @@ Integrity). A style names a font by its file, and is served with the font's own 
 import re
 from base64 import b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from hashlib import sha384
 from pathlib import Path
+
+from msgspec import Struct
 
 FOLDER = Path(__file__).parent / "static"
 MEDIA_TYPES = {
@@ -21,8 +22,7 @@ MEDIA_TYPES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Asset:
+class Asset(Struct, frozen=True):
     """A static file: where it is served, and what it must be."""
 
     url: str

@@ -6,8 +6,10 @@ none: it is the greeting.
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mailprobe.engine.evidence import ConversationLine
 from mailprobe.engine.verdict import Reason
@@ -57,8 +59,7 @@ DECIDES: dict[Reason, str] = {
 SILENCE = "(silence)"
 
 
-@dataclass(frozen=True, slots=True)
-class ShownTurn:
+class ShownTurn(Struct, frozen=True):
     """A command that we sent, or a whole reply of the host, with its meaning in `gloss`."""
 
     is_ours: bool

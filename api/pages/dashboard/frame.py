@@ -8,7 +8,6 @@ refuses is shown in its words.
 import logging
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from hashlib import sha256
 from html import unescape
@@ -18,6 +17,7 @@ from urllib.parse import parse_qsl, quote
 
 import msgspec
 import trio
+from msgspec.structs import replace
 from quart import Response, current_app, g, render_template, request
 from werkzeug.exceptions import NotFound
 
@@ -114,15 +114,16 @@ POST_FORM = re.compile(r'<form method="post" action="(?P<action>[^"?]+)[^"]*".*?
 _BY_NAME = {operation.name: operation for operation in OPERATIONS}
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(msgspec.Struct, frozen=True):
     """The parts of the dashboard that its pages use."""
 
     service: Service
     sign_ins: SignIns
     operators: Operators
-    sign_in_limit: SignInLimit = field(default_factory=SignInLimit)
-    invitation_limit: SignInLimit = field(default_factory=partial(SignInLimit, INVITATIONS_S))
+    sign_in_limit: SignInLimit = msgspec.field(default_factory=SignInLimit)
+    invitation_limit: SignInLimit = msgspec.field(
+        default_factory=partial(SignInLimit, INVITATIONS_S)
+    )
 
     @property
     def is_https(self) -> bool:

@@ -1,8 +1,9 @@
 """Present faults: hosts that refuse this machine, resolvers, callbacks, lists."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from urllib.parse import urlencode
+
+from msgspec import Struct
 
 from mailprobe.storage.records import Job
 
@@ -21,8 +22,7 @@ CAUSES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
+class Trouble(Struct, frozen=True):
     """One thing that is wrong, what to do about it, and the page where that is done."""
 
     what: str

@@ -4,8 +4,8 @@ The sign-in's token comes first, and is checked before more of the body is read.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
+from msgspec import Struct
 from werkzeug.http import parse_options_header
 
 from ...refusals import InvalidRequest, PayloadTooLarge, Refusal
@@ -21,8 +21,7 @@ class NoToken(Exception):
     """The form does not begin with the sign-in's token."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One part of a form."""
 
     name: str

@@ -1,8 +1,8 @@
 """The overview: this month, the results of some days by light, what runs now, and what is wrong now."""
 
-from dataclasses import dataclass
 from datetime import date, timedelta
 
+from msgspec import Struct
 from quart import Blueprint, Response, request
 
 from mailprobe.storage.records import DayCount
@@ -25,8 +25,7 @@ CHART = "Results of each day by answer: the table below has the numbers"
 JOBS_COUNTED = 100  # more are shown as this and a plus sign
 
 
-@dataclass(frozen=True, slots=True)
-class DayResults:
+class DayResults(Struct, frozen=True):
     """The results of a day by light; `other` are of a version that did not count lights."""
 
     day: date

@@ -10,7 +10,6 @@ import secrets
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from hashlib import sha256
@@ -49,8 +48,7 @@ CLIENTS_MAX = 10_000  # remembered
 SIGNER = {"digest_method": sha256, "key_derivation": "hmac"}  # of all cookies and tokens
 
 
-@dataclass(frozen=True, slots=True)
-class SignIn:
+class SignIn(msgspec.Struct, frozen=True):
     """A signed-in browser."""
 
     caller: Caller

@@ -1,8 +1,8 @@
 """The first account with its first keys, and the first three steps with them, which tick themselves off."""
 
-from dataclasses import dataclass
 from typing import get_args
 
+from msgspec import Struct
 from quart import Blueprint, Response, request
 from werkzeug.exceptions import NotFound
 
@@ -34,8 +34,7 @@ SOLD_TIERS: tuple[SoldTier, ...] = get_args(SoldTier)[::-1]  # the largest first
 ROWS_SEEN = 20  # of the log of usage: refused requests may stand before the first good one
 
 
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Struct, frozen=True):
     """Which of the steps are done."""
 
     verify: bool

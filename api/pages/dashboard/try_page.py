@@ -5,7 +5,6 @@ before is kept by the browser's tab alone (dashboard.js), so the service stores 
 """
 
 import shlex
-from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
 
@@ -114,8 +113,7 @@ def register(pages: Blueprint, frame: Frame) -> None:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class ShownBounce:
+class ShownBounce(msgspec.Struct, frozen=True):
     """That mail to the address came back, and what its mail host says now, if it was asked."""
 
     known_by: str  # by whom, and when

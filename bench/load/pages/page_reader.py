@@ -3,12 +3,12 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 import httpx
+from msgspec import Struct
 
 from ...harness.figures import MissingRequirement
 from ..service_process import ServiceFailed, ServiceProcess
@@ -25,16 +25,14 @@ PAINTED = """() => new Promise((found) => new PerformanceObserver((list) => {
 }).observe({ type: "paint", buffered: true }))"""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTime:
+class ReadTime(Struct, frozen=True):
     """The medians of what a page took: by the clock, and of the service's processor time."""
 
     ms: float
     cpu_ms: float
 
 
-@dataclass(frozen=True, slots=True)
-class PageReader:
+class PageReader(Struct, frozen=True):
     """A session of the dashboard."""
 
     client: httpx.Client

@@ -10,13 +10,14 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPConnection, IncompleteRead
 from itertools import cycle
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from msgspec import Struct, field
 
 from ...lab.hostile_files import HostileFile
 
@@ -42,8 +43,7 @@ At = tuple[str, int]
 MadeFile = tuple[HostileFile, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
+class Download(Struct, frozen=True):
     """A download of an accepted list: an answer of other than 200 is read as JSON."""
 
     format: str
@@ -55,8 +55,7 @@ class Download:
         return self.is_whole and self.status in DOWNLOADS[self.format]
 
 
-@dataclass(frozen=True, slots=True)
-class SentFile:
+class SentFile(Struct, frozen=True):
     """A file, its answer, and the downloads of what was accepted."""
 
     hostile: HostileFile
@@ -73,8 +72,7 @@ class SentFile:
         )
 
 
-@dataclass(slots=True)
-class WatchedService:
+class WatchedService(Struct):
     """What was seen meanwhile."""
 
     waits_ms: list[float] = field(default_factory=list)

@@ -17,12 +17,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 import httpx
 import trio
+from msgspec import Struct, field
 
 from mailprobe.api.cli.remote.source import open_remote_source
 from mailprobe.api.cli.remote.stream_way import PATH as STREAM
@@ -65,8 +65,7 @@ FLOOD_CONNECTIONS = 1_800  # fewer than the service accepts, more than it serves
 ANSWER_S = 180.0  # for a step of the suite, which takes some seconds on an idle machine
 
 
-@dataclass(frozen=True, slots=True)
-class RequestCost:
+class RequestCost(Struct, frozen=True):
     """The time of a number of requests, and the service's processor time for them."""
 
     count: int
@@ -178,8 +177,7 @@ async def first_lines(service: ServiceProcess, texts: Sequence[str]) -> list[flo
 # -- what a request costs ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RequestKind:
+class RequestKind(Struct, frozen=True):
     """One kind of request, and how it is sent in a round."""
 
     pid: int  # whose processor time counts
@@ -189,8 +187,7 @@ class RequestKind:
     items: int = 1  # addresses in a request
 
 
-@dataclass(slots=True)
-class Rounds:
+class Rounds(Struct):
     """The cost of one item of a kind, round by round."""
 
     cpu_us: list[float] = field(default_factory=list)
@@ -309,8 +306,7 @@ def measure_overload(service: ServiceProcess) -> list[Figure]:
     return figures
 
 
-@dataclass(frozen=True, slots=True)
-class OverloadTurn:
+class OverloadTurn(Struct, frozen=True):
     """One peak, and the overload after it, which has no meaning without the peak."""
 
     peak: float  # requests served per second

@@ -5,12 +5,12 @@ memory, so a run of many hours takes a minute. The same hosts ban by the same ru
 sockets and processes cost is measured on real ones (defences).
 """
 
-from dataclasses import asdict
 from functools import partial
 from itertools import chain
 from random import Random
 
 import trio
+from msgspec.structs import asdict
 from trio.testing import MockClock
 
 from mailprobe.api.cli.clean import PASSES_MAX

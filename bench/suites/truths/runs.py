@@ -4,8 +4,9 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from mailprobe.engine import Engine, open_answers
 
@@ -20,8 +21,7 @@ CLEAN_S = 100.0  # then a list is ended with what it knows
 RESUMES_MAX = 2  # a machine that is too busy for the lab's resolver ends a list early
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """What is asked of a lab, and how to name the kinds of its hosts."""
 
     lab: Lab

@@ -5,9 +5,9 @@ is bounded by the callers: a list's place counts, and a request's clock runs.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import trio
+from msgspec import Struct, field
 
 from ...fair_queue import FairQueue
 from ...verdict import Outcome
@@ -20,8 +20,7 @@ DROPPED_EVERY_S = 1.0  # to look through 20,000 takes 2 ms
 IN_VAIN_MAX = 64  # tried again without success in a row: 5 ms with 30 egresses
 
 
-@dataclass(slots=True, eq=False)
-class HeldProbes:
+class HeldProbes(Struct, eq=False):
     """The queue of these probes. A list's clock is stopped meanwhile, and they have no place."""
 
     _choice: EgressChoice

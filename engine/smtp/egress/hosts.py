@@ -5,10 +5,10 @@ back-offs of its own. So the key of a host is the egress and its addresses.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
 
 import trio
+from msgspec import Struct
 
 from ...background import ContainedTasks
 from ...dns.messages import Addresses, MailExchange
@@ -42,8 +42,7 @@ from ..tolerance.hosts import Tolerances
 CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
 
-@dataclass(frozen=True, slots=True)
-class NewHosts:
+class NewHosts(Struct, frozen=True):
     """Makes the mail hosts of one egress, with what each of them begins with."""
 
     _egress: "EgressHosts"

@@ -1,9 +1,10 @@
 """Mail hosts that are left alone, and those that have refused recipients: for the operator."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 
 import trio
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ...observer import EngineStatistics
 from ..backoff import RestingHost
@@ -15,8 +16,7 @@ from ..turn import Turn
 from .hosts import EgressHosts
 
 
-@dataclass(frozen=True, slots=True)
-class HostOverview:
+class HostOverview(Struct, frozen=True):
     """The mail hosts of all egresses, for the operator."""
 
     _egresses: Sequence[EgressHosts]

@@ -1,7 +1,8 @@
 """The record of one egress in this process: its latest answers, and its own failures. No I/O."""
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ...net.dialer import NO_BACKOFF, ProxyBackoff
 
@@ -14,8 +15,7 @@ HOSTS_MIN = 5  # that refuse it, one operator's counted once: fewer may have a q
 UNREACHED_MAX = 10
 
 
-@dataclass(slots=True, eq=False)
-class EgressStanding:
+class EgressStanding(Struct, eq=False):
     """The record of one egress. Times are of the caller's clock."""
 
     # who refused us; None: an ordinary answer

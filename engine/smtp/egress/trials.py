@@ -4,9 +4,9 @@ Both are tried again with one address at a time.
 """
 
 import logging
-from dataclasses import dataclass, field
 
 import trio
+from msgspec import Struct, field
 
 from ...egress import EgressControl
 from ...verdict import Reason
@@ -37,8 +37,7 @@ ANSWERED: frozenset[Reason] = frozenset(
 )
 
 
-@dataclass(slots=True, eq=False)
-class _Trials:
+class _Trials(Struct, eq=False):
     """The trials of one egress."""
 
     probe: Probe | None = None  # the one address that tries it again

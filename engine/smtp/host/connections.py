@@ -6,8 +6,10 @@ number is the new limit at once. `Throttle` is a frozen value: an event returns 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ..backoff import NEVER
 
@@ -17,8 +19,7 @@ LIMIT_AT_FIRST = 2  # connections to a host before its limit is learned
 HOST_LIMIT_S = 30.0  # after one connection too many, before the limit grows again
 
 
-@dataclass(frozen=True, slots=True)
-class Throttle:
+class Throttle(Struct, frozen=True):
     """The connections that may be open at once: 1 <= limit <= limit_max.
 
     Times are seconds of the caller's clock.
@@ -68,8 +69,7 @@ def first_throttle(limit_max: int) -> Throttle:
     return Throttle(limit_max, min(LIMIT_AT_FIRST, limit_max))
 
 
-@dataclass(slots=True, eq=False)
-class HostConnections:
+class HostConnections(Struct, eq=False):
     """The connections of one host: those that are open or opening, and those that we left."""
 
     throttle: Throttle
@@ -180,8 +180,7 @@ class OpenSession(Protocol):
     def is_testing(self) -> bool: ...
 
 
-@dataclass(slots=True, eq=False)
-class HostSessions:
+class HostSessions(Struct, eq=False):
     """All of one host."""
 
     open: set[OpenSession] = field(default_factory=set)

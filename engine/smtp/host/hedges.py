@@ -7,7 +7,8 @@ the first one to greet takes the probes. Addresses of a list are not hedged.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ...dns.messages import Addresses
 from ...dns.routes import Routes
@@ -18,8 +19,7 @@ from .hosts import Hosts
 from .openings import HEDGE_S
 
 
-@dataclass(slots=True, eq=False)
-class Hedges:
+class Hedges(Struct, eq=False):
     """The hedges of one egress, and the address look-ups that they wait for."""
 
     _routes: Routes

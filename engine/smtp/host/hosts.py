@@ -6,8 +6,9 @@ addresses rotate, so what it learned about the host survives.
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, ValuesView
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from ..host_memory import HostMemory
 from .host import Host
@@ -22,8 +23,7 @@ def addresses_key(addresses: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(addresses))
 
 
-@dataclass(slots=True, eq=False)
-class Hosts:
+class Hosts(Struct, eq=False):
     """All hosts of one kind, ordinary or patient. Bounded; the longest unused is removed first."""
 
     _memory: HostMemory

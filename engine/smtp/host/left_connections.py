@@ -6,9 +6,9 @@ host closes it, and counts among its connections.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import trio
+from msgspec import Struct, field
 
 from ..connection import SmtpConnection
 from .host import Host
@@ -21,8 +21,7 @@ LEFT_S = (
 LEFT_MAX = 1_000  # each has a file descriptor: half as many as the probes under way
 
 
-@dataclass(slots=True, eq=False)
-class LeftConnections:
+class LeftConnections(Struct, eq=False):
     """The left connections of one egress. Each has a task that waits for its end."""
 
     _permits: Permits

@@ -5,10 +5,10 @@ connection fails, the host failed, and every waiting probe fails over at once.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from itertools import zip_longest
 
 import trio
+from msgspec import Struct, field
 
 from ...evidence import ConnectionAttempt
 from ...verdict import Outcome
@@ -45,8 +45,7 @@ def addresses_in_turn(turn: Sequence[str], count: int) -> list[str]:
     return both[: max(count, 2 if others else 1)]
 
 
-@dataclass(slots=True, eq=False)
-class _Hurry:
+class _Hurry(Struct, eq=False):
     """What one attempt does while its greeting is slow; the clock calls `tick`."""
 
     _opener: "ConnectionOpener"
@@ -64,8 +63,7 @@ class _Hurry:
             self._opener.hurry()
 
 
-@dataclass(slots=True, eq=False)
-class ConnectionOpener:
+class ConnectionOpener(Struct, eq=False):
     """One attempt to open a connection of a host."""
 
     _host: Host

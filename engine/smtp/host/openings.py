@@ -1,7 +1,8 @@
 """Attempts to connect to one mail host: those under way, and what others have shown. Time is an argument."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ..backoff import NEVER
 
@@ -11,8 +12,7 @@ RELEASE_S = 0.2  # for which a host may still count a connection that is closed 
 HEDGE_S = 0.25  # without a greeting, then the next exchange is connected to as well
 
 
-@dataclass(slots=True, eq=False)
-class Openings:
+class Openings(Struct, eq=False):
     """The connection attempts of one host."""
 
     _attempts: int = 0  # under way

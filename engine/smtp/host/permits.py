@@ -10,9 +10,9 @@ revoked, connections are cancelled at once.
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 
 import trio
+from msgspec import Struct, field
 
 from ...settings import EngineSettings
 from .. import patience
@@ -261,8 +261,7 @@ class Permits:
             host.staff(hurried=host.staffing.openings.slow_greeting)
 
 
-@dataclass(slots=True, eq=False)
-class _PermitWait:
+class _PermitWait(Struct, eq=False):
     """A host that has no connection waits for a permit."""
 
     since: float
@@ -271,8 +270,7 @@ class _PermitWait:
     stopped: list[Probe] = field(default_factory=list)  # probes whose clocks were stopped
 
 
-@dataclass(slots=True, eq=False)
-class PermitWaits:
+class PermitWaits(Struct, eq=False):
     """The waits of hosts that have no connection until a permit is free.
 
     The clocks of a list's probes are stopped meanwhile, and begin anew with the permit. They keep

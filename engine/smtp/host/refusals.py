@@ -5,9 +5,10 @@ off from the whole host once it treats several domains so and answers none.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
 import trio
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ...verdict import Outcome
 from ..backoff import NEVER, NO_SILENCE, REFUSAL_BACKOFF_S, Silence
@@ -27,8 +28,7 @@ RECENT_SUCCESS_S = 600.0  # within this long
 BARREN_MAX = 2  # sessions in a row that gave a domain's recipients only 421, a close or garbage
 
 
-@dataclass(slots=True, eq=False)
-class RefusalMemory:
+class RefusalMemory(Struct, eq=False):
     """Refusals and silence of one host, by domain."""
 
     _host: HostParts

@@ -6,7 +6,7 @@ reply delays its whole batch. Where replies did not match their commands, each v
 by itself.
 """
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from ..backoff import NEVER
 from ..pairing import EARLY
@@ -32,8 +32,7 @@ UNANSWERED_TEST_S = 60.0  # after a random address got no reply in time no other
 VENTURED = 4  # first batch of a host with PIPELINING: it may want one each
 
 
-@dataclass(slots=True)
-class ReplyPace:
+class ReplyPace(Struct):
     """How fast the host answers, in seconds; moving averages."""
 
     batch_s: float | None = None  # from a batch's write to its last reply
@@ -54,8 +53,7 @@ class ReplyPace:
         return usual_s
 
 
-@dataclass(slots=True, eq=False)
-class Lateness:
+class Lateness(Struct, eq=False):
     """The late sessions and the late replies of one host. Times are seconds of trio's clock."""
 
     sessions: dict[Conversation, float] = field(default_factory=dict)  # late now, and since when
@@ -133,8 +131,7 @@ class Lateness:
         return max(1, min(far, few, REFUSALS_MAX // 2))
 
 
-@dataclass(slots=True, eq=False)
-class ReplyTimes:
+class ReplyTimes(Struct, eq=False):
     """The usual time to reply of one host, its late replies, and the size of its batches."""
 
     # Recipients in one batch, fewer after a late reply. Where most are late, a surplus reply

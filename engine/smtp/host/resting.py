@@ -4,8 +4,10 @@ The host, a domain there or a name of the host may be backing off; each has its 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ...evidence import NOT_ASKED, ConnectionAttempt
 from ...fair_queue import FairQueue
@@ -69,8 +71,7 @@ class HostParts(Protocol):
     def staffing(self) -> HostStaff: ...
 
 
-@dataclass(slots=True, eq=False)
-class HostRest:
+class HostRest(Struct, eq=False):
     """Until when one host is left alone, or one of its names, and why."""
 
     _host: HostParts

@@ -6,10 +6,10 @@ follows.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import trio
+from msgspec import Struct
 
 from ...background import ContainedTasks
 from ...dns.routes import Routes
@@ -38,8 +38,7 @@ from .left_connections import LeftConnections
 from .permits import Permits
 
 
-@dataclass(frozen=True, slots=True)
-class EgressNetwork:
+class EgressNetwork(Struct, frozen=True):
     """How connections leave by one egress, and to which addresses."""
 
     routes: Routes
@@ -123,8 +122,7 @@ def session_over(host: Host, served: "ServedSession") -> None:
         host.turn.mark_freed(host)
 
 
-@dataclass(slots=True, eq=False)
-class ServedSession:
+class ServedSession(Struct, eq=False):
     """One session on its connection: reads and writes for it, and waits. Its host wakes it."""
 
     _host: Host

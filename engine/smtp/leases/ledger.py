@@ -1,7 +1,6 @@
 """The interface of a ledger of refusals: a process reports its use of mail hosts and is granted more."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -25,8 +24,7 @@ class HostRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ban_ages_s: tuple[float, ...] = ()  # of the bans of a day
 
 
-@dataclass(frozen=True, slots=True)
-class NotedRefusals:
+class NotedRefusals(msgspec.Struct, frozen=True):
     """Refused recipients of one account, so many seconds ago."""
 
     age_s: float
@@ -34,8 +32,7 @@ class NotedRefusals:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalReport:
+class RefusalReport(msgspec.Struct, frozen=True):
     """What this process reports of a host, and wants of it.
 
     `held` is what is left of its lease: what it does not name is given back. `noted` is the number
@@ -53,8 +50,7 @@ class RefusalReport:
     names: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseGrant:
+class LeaseGrant(msgspec.Struct, frozen=True):
     """What this process may cause from now on, and what others know of the host."""
 
     leased: int

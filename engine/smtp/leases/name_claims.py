@@ -7,16 +7,16 @@ them sends a name of its own.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from math import inf
+
+from msgspec import Struct, field
 
 CLAIM_S = 5.0  # an answer reaches the others within two seconds
 ELSEWHERE_S = 3.0  # so long a list's rows wait for the answer to a name of another process
 CLAIMS_MAX = 16  # in one call
 
 
-@dataclass(slots=True, eq=False)
-class NameClaims:
+class NameClaims(Struct, eq=False):
     """The names that this process wants to send, may send, and leaves to others.
 
     Each is the key of its domain, with the instant until which that holds, on the caller's clock.

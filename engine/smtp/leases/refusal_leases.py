@@ -11,11 +11,11 @@ processes have it, is repeated for WAIT_S: an idle process gives back within KEE
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol
 
 import trio
+from msgspec import Struct, field
 
 from .ledger import (
     HostRecord,
@@ -86,8 +86,7 @@ class LeaseUser(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class RefusalLease:
+class RefusalLease(Struct, eq=False):
     """This process's share of one host's refusals. Times are on trio's clock, in seconds."""
 
     host: str

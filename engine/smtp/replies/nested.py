@@ -11,7 +11,8 @@ The work is linear in the text, of which at most TEXT_MAX characters are read. P
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from .text import QUOTED_ADDRESS, TEXT_MAX
 
@@ -43,8 +44,7 @@ _GREETED = re.compile(r"refused to talk to me\W{0,3}$|\bafter initial connection
 _WORD = re.compile(r"[^\W\d_]{2}")
 
 
-@dataclass(frozen=True, slots=True)
-class QuotedReply:
+class QuotedReply(Struct, frozen=True):
     """The innermost words that a reply quotes."""
 
     code: int | None  # None: no host's reply, but what the quoting host says of its own check
@@ -52,8 +52,7 @@ class QuotedReply:
     answers: str = "RCPT"  # the verb of the command that the other host answered; `CONNECT`
 
 
-@dataclass(frozen=True, slots=True)
-class _QuotedLines:
+class _QuotedLines(Struct, frozen=True):
     """Lines of a reply that begin with the code of another one."""
 
     code: int

@@ -24,11 +24,12 @@ time before that, while its first command is unanswered, runs compile_remaining(
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from ..wire import SmtpReply
 from .nested import QuotedReply, quoted_reply
@@ -77,8 +78,7 @@ OF_A_RECIPIENT = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyMeaning:
+class ReplyMeaning(Struct, frozen=True):
     """The meaning of a reply, and the rule that found it."""
 
     meaning: Meaning
@@ -149,8 +149,7 @@ class Pattern:
         return "compiled" not in vars(self) and bool(self.compiled)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyContext:
+class ReplyContext(Struct, frozen=True):
     """What is known of a reply besides its words."""
 
     step: Step
@@ -165,8 +164,7 @@ class ReplyContext:
         return self.enhanced in STATES_IT and self.code.startswith(CONDEMNING)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One row of the table. All conditions must match; of `text` and `subject`, one."""
 
     reading: ReplyMeaning

@@ -15,7 +15,8 @@ and TEXT_MAX characters are read. Pure: no clock, no network.
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 TEXT_MAX = 1200  # characters read; the longest real reply has about 900
 WORDS_MAX = 60  # words read; a reply says what it means in the first ones
@@ -53,8 +54,7 @@ _DOTTED = re.compile(r"^(?:[245]\.\d{1,3}\.\d{1,3} )?[^\s<>@]{1,64}\.\.\.(?= )")
 _TICKET = re.compile(r"(?=[\w-]*\d)[\w-]{12,}")  # a queue id: unique, so it would defeat the cache
 
 
-@dataclass(slots=True)
-class Names:
+class Names(Struct):
     """The enhanced code, links and host names that were removed from a reply's text."""
 
     enhanced: str = ""  # the first enhanced code anywhere in the text
@@ -132,8 +132,7 @@ _PUNCTUATION = str.maketrans(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Lexicon:
+class Lexicon(Struct, frozen=True):
     """Translates words of other languages to English."""
 
     words: Mapping[str, str]
@@ -246,8 +245,7 @@ def _is_sent_from(clause: list[str], behind: list[str]) -> bool:
     return bool(clause) and clause[-1] == "sending"
 
 
-@dataclass(frozen=True, slots=True)
-class Subjects:
+class Subjects(Struct, frozen=True):
     """Words by their role in a phrase that names a mailbox or its owner."""
 
     mailbox: frozenset[str]  # names a mailbox
@@ -261,7 +259,9 @@ class Subjects:
 
     @classmethod
     def of(cls, table: Mapping[str, str]) -> "Subjects":
-        return cls(**{name: frozenset(table.get(name, "").split()) for name in cls.__slots__})
+        return cls(
+            **{name: frozenset(table.get(name, "").split()) for name in cls.__struct_fields__}
+        )
 
     def mark_subjects(self, words: list[str]) -> str:
         """Return the text with its subjects marked."""

@@ -1,7 +1,8 @@
 """Replies to recipients: verdicts, catch-all tests, terms and limits that follow from them."""
 
 import re
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ...verdict import Outcome
 from ..catchall import Acceptance, DomainAcceptance, deciding_rule
@@ -42,8 +43,7 @@ _OF_REFUSALS = re.compile(
 )
 
 
-@dataclass(slots=True, eq=False)
-class RecipientReplies:
+class RecipientReplies(Struct, eq=False):
     """Applies proven replies to recipients; one for each session."""
 
     _host: SessionHost

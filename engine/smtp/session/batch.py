@@ -1,7 +1,5 @@
 """One pipeline batch: the recipients that were sent together, and the replies so far."""
 
-from dataclasses import dataclass, field
-
 import msgspec
 
 from ...verdict import Outcome
@@ -13,8 +11,7 @@ from ..tolerance.limits import Kind
 from ..wire import Command, CommandReply
 
 
-@dataclass(slots=True, eq=False)
-class CatchAllTest:
+class CatchAllTest(msgspec.Struct, eq=False):
     """A random address, sent with the recipients to test whether a domain accepts all."""
 
     domain: DomainAcceptance
@@ -23,7 +20,7 @@ class CatchAllTest:
     model: str = ""  # the local part whose shape it has
     variant: int = 0  # the first or the second: see DomainAcceptance.random_mailbox()
     deferred_start: bool = False  # a list waits for it: see probe.Probe
-    objections: Objections = field(default_factory=Objections)
+    objections: Objections = msgspec.field(default_factory=Objections)
     smtputf8: bool = False
     abandoned: bool = False  # its domain is tested elsewhere
     settled: bool = False  # never: its domain waits for it
@@ -60,8 +57,7 @@ def domain_here(asked: PendingProbe) -> DomainAcceptance:
     return asked.target.domain if isinstance(asked, Probe) else asked.domain
 
 
-@dataclass(frozen=True, slots=True)
-class BatchRefusal:
+class BatchRefusal(msgspec.Struct, frozen=True):
     """Why the server refuses a batch as a whole."""
 
     cause: Cause

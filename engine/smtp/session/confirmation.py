@@ -6,9 +6,10 @@ session has nothing else to send, and at its end.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+
+from msgspec import Struct, field
 
 from ...verdict import Outcome
 from ..catchall import RANDOM_UNASKED, Acceptance, DomainAcceptance
@@ -42,8 +43,7 @@ _ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
 _CATCH_ALL = Outcome.CATCH_ALL
 
 
-@dataclass(frozen=True, slots=True)
-class UnprovenAcceptance:
+class UnprovenAcceptance(Struct, frozen=True):
     """An address that a host accepted which may accept everybody by now."""
 
     probe: Probe
@@ -52,8 +52,7 @@ class UnprovenAcceptance:
     refused_here: int  # and in the session
 
 
-@dataclass(slots=True, eq=False)
-class SessionTreatments:
+class SessionTreatments(Struct, eq=False):
     """How the recipients of one session were treated, and what its host's controls learn of it."""
 
     _controls: HostControls
@@ -110,8 +109,7 @@ class SessionTreatments:
             each.probe.result.note_record(None)
 
 
-@dataclass(slots=True, eq=False)
-class Confirmation:
+class Confirmation(Struct, eq=False):
     """The unconfirmed verdicts of one session."""
 
     _host: SessionHost

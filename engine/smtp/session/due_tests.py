@@ -6,7 +6,8 @@ many as wait for it.
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from ..catchall import Acceptance, DomainAcceptance
 from ..probe import Probe
@@ -19,8 +20,7 @@ PRESSED_SHARE = 0.5  # of the time that is left: not all connections are open fr
 TEST_LEFT_S = 0.6  # of a request's clock: then its domain's test goes before other addresses
 
 
-@dataclass(slots=True, eq=False)
-class DueTests:
+class DueTests(Struct, eq=False):
     """The tests of one session, each due because a recipient was accepted."""
 
     _host: SessionHost

@@ -12,8 +12,9 @@ or None if the batch is over.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 from math import inf
+
+from msgspec import Struct, field
 
 from ..pairing import OutOfStep
 from ..probe import Probe
@@ -48,8 +49,7 @@ from .recorder import SessionRecorder
 from .transaction import Transaction
 
 
-@dataclass(slots=True, eq=False)
-class BatchExchange:
+class BatchExchange(Struct, eq=False):
     """Sends the batches of one session and processes their replies."""
 
     _host: SessionHost

@@ -1,6 +1,6 @@
 """Failed batches: the consequences for their recipients, and for verdicts that the session holds."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ..pairing import NamesAnother
 from ..probe import Cause
@@ -34,8 +34,7 @@ from .recipient_limits import SessionLimits
 from .transaction import Transaction
 
 
-@dataclass(slots=True, eq=False)
-class Failures:
+class Failures(Struct, eq=False):
     """Ends the batches of one session that failed."""
 
     _host: SessionHost

@@ -3,7 +3,7 @@
 The recipients behind it are then sent on other connections as well.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ..wire import Conversation
 from .batch import CatchAllTest, RecipientBatch
@@ -15,8 +15,7 @@ from .proof import Proof
 REROUTE_CHECK_S = 0.02  # between two checks whether others need a late session's place
 
 
-@dataclass(slots=True, eq=False)
-class LateReply:
+class LateReply(Struct, eq=False):
     """Whether the reply to the oldest recipient of one session is late."""
 
     _host: SessionHost

@@ -5,8 +5,9 @@ long the session goes on: until it leaves, is spent, or its permit is needed els
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from operator import attrgetter
+
+from msgspec import Struct, field
 
 from ...verdict import Outcome
 from ..catchall import DomainAcceptance, deciding_rule
@@ -29,8 +30,7 @@ TURN_S = 0.5  # of a connection while another host waits for a permit of its add
 TURN_CHECK_S = 0.1  # after that, between two checks whether any does
 
 
-@dataclass(slots=True, eq=False)
-class Tenure:
+class Tenure(Struct, eq=False):
     """Whether one session may send more, and whether it is to leave."""
 
     _host: SessionHost
@@ -71,8 +71,7 @@ class Tenure:
         return not self.is_leaving
 
 
-@dataclass(slots=True, eq=False)
-class Unsent:
+class Unsent(Struct, eq=False):
     """The recipients that a session has picked and not sent, or is to send again."""
 
     _tests: DueTests
@@ -124,8 +123,7 @@ class Unsent:
                 leave_untested(self._emit, each)
 
 
-@dataclass(slots=True, eq=False)
-class NextBatch:
+class NextBatch(Struct, eq=False):
     """The choice of a session's next batch."""
 
     _host: SessionHost

@@ -4,8 +4,9 @@ A silence proves them, and NOOP before it where the host may owe a reply.
 `mailprobe.engine.smtp.pairing` explains the law that this keeps.
 """
 
-from dataclasses import dataclass, field
 from math import inf
+
+from msgspec import Struct, field
 
 from .. import wire
 from ..pairing import (
@@ -39,8 +40,7 @@ PROMPT_S = 600.0  # after a prompt refusal the host is not expected to be slow t
 NOT_IMPLEMENTED = range(500, 505)  # replies of a host that does not implement NOOP
 
 
-@dataclass(slots=True, eq=False)
-class Proof:
+class Proof(Struct, eq=False):
     """What is held in one session until it is proven, and what was seen of the order of replies."""
 
     _host: SessionHost

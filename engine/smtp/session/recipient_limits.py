@@ -9,8 +9,9 @@ time` is a limit.
 
 from collections import deque
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from ...verdict import Outcome
 from ..controls import Treatment
@@ -66,8 +67,7 @@ class Released(NamedTuple):
 NOTHING_RELEASED = Released([], [])
 
 
-@dataclass(slots=True, eq=False)
-class SessionLimits:
+class SessionLimits(Struct, eq=False):
     """Counts the recipients of one session, and holds refusals that may be a limit."""
 
     _host: SessionHost

@@ -1,7 +1,8 @@
 """Writes the lines of a session into the notes of the probes that are to be explained."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ...evidence import ConnectionAttempt, shown
 from .. import wire
@@ -11,8 +12,7 @@ from .batch import PendingProbe
 from .host import SessionHost
 
 
-@dataclass(slots=True, eq=False)
-class SessionRecorder:
+class SessionRecorder(Struct, eq=False):
     """Writes nothing for a probe without notes."""
 
     _host: SessionHost

@@ -3,8 +3,6 @@
 See mailprobe.engine.smtp.controls for what a control is, and which addresses a host has for it.
 """
 
-from dataclasses import dataclass, field
-
 from ..catchall import Acceptance, DomainAcceptance
 from ..controls import Known, Treatment
 from ..probe import Probe
@@ -15,15 +13,14 @@ from .host import SessionHost
 _ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
 
 
-@dataclass(slots=True, eq=False)
-class Control(CatchAllTest):
+class Control(CatchAllTest, eq=False, kw_only=True):
     """An address that the host treated in one way before, sent again.
 
     Where it is not answered nothing follows: it counts as abandoned from the start.
     """
 
-    known: Known = field(kw_only=True)
-    expected: Treatment = field(kw_only=True)
+    known: Known
+    expected: Treatment
     is_postmaster: bool = False  # its acceptance is expected by RFC 5321 4.5.1 alone
 
     def __post_init__(self) -> None:

@@ -8,8 +8,9 @@ that the host demands, and the end. `mailprobe.engine.smtp.host.serving` waits, 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
+
+from msgspec import Struct
 
 from ..pairing import Pairing
 from ..probe import Cause, Probe
@@ -47,8 +48,7 @@ def _nothing() -> None:
     """The step of a session that has ended."""
 
 
-@dataclass(slots=True, eq=False)
-class IdleTime:
+class IdleTime(Struct, eq=False):
     """Whether a session idles, and until when."""
 
     is_running: bool = False

@@ -4,7 +4,8 @@ Limits that the server announces (RFC 9422) are kept; the defaults are those of 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from .. import wire
 from ..probe import Probe
@@ -16,8 +17,7 @@ from .recipient_limits import RECIPIENTS_MAX, SessionLimits
 RESETS_MAX = 8  # Exim closes after 10 commands other than mail, RSET included
 
 
-@dataclass(slots=True, eq=False)
-class Transaction:
+class Transaction(Struct, eq=False):
     """The transaction under way, and the count of those before it."""
 
     _state: SmtpState

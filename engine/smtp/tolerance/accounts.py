@@ -1,8 +1,9 @@
 """The accounts that ask one mail host: what they were answered, and what of their lists waits. Pure."""
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
 from math import inf
+
+from msgspec import Struct, field
 
 from .limits import HOUR_S, WINDOW_S, Kind
 
@@ -13,8 +14,7 @@ FORGOTTEN_S = HOUR_S + WINDOW_S  # then they have gone
 ROWS_MAX = 500_000  # remembered of all hosts: some 70 octets each
 
 
-@dataclass(slots=True, eq=False)
-class WaitingRows:
+class WaitingRows(Struct, eq=False):
     """The rows of one account that wait at one host, turned away and not sent since.
 
     Rows come back several times, and not together: so they are kept by their mailboxes, as hashes.
@@ -62,8 +62,7 @@ class WaitingRows:
         return len(self._rows) if self.is_waiting(now, within_s) else 0
 
 
-@dataclass(slots=True, eq=False)
-class WaitingHosts:
+class WaitingHosts(Struct, eq=False):
     """What waits at all mail hosts of an egress. Bounded: what was turned away first is forgotten."""
 
     _count: int = 0
@@ -85,8 +84,7 @@ class WaitingHosts:
             del self._latest[first]
 
 
-@dataclass(slots=True)
-class AccountHere:
+class AccountHere(Struct):
     """One account at the host, within the hour."""
 
     last_at: float

@@ -2,9 +2,10 @@
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+
+from msgspec import Struct, field
 
 from .limits import DAY_S, HOUR_S
 
@@ -12,8 +13,7 @@ RESTS_S = (600.0, HOUR_S, 6 * HOUR_S, DAY_S)  # after the first ban of a day, th
 SAME_BAN_S = 590.0  # two bans in a shorter time are one: the shortest rest lasts longer
 
 
-@dataclass(slots=True, eq=False)
-class Bans:
+class Bans(Struct, eq=False):
     """The bans of the last day: each next one gives a longer rest."""
 
     _times: deque[float] = field(default_factory=partial(deque, maxlen=len(RESTS_S)))

@@ -1,10 +1,11 @@
 """Refusals that one mail host takes, as far as known: what of them is left, and for whom. Pure."""
 
 from collections import deque
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
 
 from ..leases.ledger import CEILING, HostRecord
 from .accounts import AccountsHere
@@ -29,8 +30,7 @@ COUNTED_MAX = 4_000  # recipients in the estimate; then both counts are halved
 REQUEST_PRICE = 0.25
 
 
-@dataclass(slots=True, eq=False)
-class KnownLimits:
+class KnownLimits(Struct, eq=False):
     """The tolerance of one mail host, and the limits beside it."""
 
     tolerance: int = OWN_START
@@ -178,8 +178,7 @@ class KnownLimits:
         self.took = max(self.took, record.took)
 
 
-@dataclass(slots=True, eq=False)
-class RefusalBudget:
+class RefusalBudget(Struct, eq=False):
     """The refusals that one mail host still takes, shared by account."""
 
     accounts: AccountsHere

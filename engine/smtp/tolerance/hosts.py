@@ -2,7 +2,8 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from .accounts import AccountsHere, WaitingHosts
 from .budget import RefusalBudget
@@ -11,8 +12,7 @@ from .host import Tolerance
 TOLERANCES_MAX = 20_000  # hosts remembered in memory; the longest unused is removed first
 
 
-@dataclass(frozen=True, slots=True)
-class SpentBudget:
+class SpentBudget(Struct, frozen=True):
     """A mail host that has refused recipients of ours within the last hour, for the operator."""
 
     egress: str

@@ -1,7 +1,8 @@
 """Limits of a mail host that are known before it is asked, and kinds of recipients. Pure."""
 
-from dataclasses import dataclass
 from enum import Enum
+
+from msgspec import Struct
 
 WINDOW_S = 600.0  # fail2ban's findtime; other guards count by the hour or by the session
 GUARDED_S = WINDOW_S + 10.0  # it looks every five seconds for what is older
@@ -11,8 +12,7 @@ BUDGET_RULE = "budget.refusals"  # of an address that was not sent because nothi
 BAN_RULE = "ban.recognised"  # of one that was not answered because the host has banned us
 
 
-@dataclass(frozen=True, slots=True)
-class RefusalLimits:
+class RefusalLimits(Struct, frozen=True):
     """What is known of a host before it is asked: a row of `operators.toml`, or nothing.
 
     None: learned. `tolerance` and `ceiling` count refusals in WINDOW_S, `hour` in an hour,

@@ -2,9 +2,10 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+
+from msgspec import Struct, field
 
 from ..leases.ledger import CEILING
 from .limits import GUARDED_S, HOUR_S, WINDOW_S
@@ -12,8 +13,7 @@ from .limits import GUARDED_S, HOUR_S, WINDOW_S
 REFUSALS_MAX = 8 * CEILING  # remembered of an hour
 
 
-@dataclass(slots=True)
-class GuardCount:
+class GuardCount(Struct):
     """Refusals within the window, as fail2ban counts them.
 
     It keeps a count with its first and its last time: where the first is older than the
@@ -46,8 +46,7 @@ class GuardCount:
         return min(max(slower_at, self.first_at + GUARDED_S), self.last_at + GUARDED_S) - now
 
 
-@dataclass(slots=True, eq=False)
-class RefusalTimes:
+class RefusalTimes(Struct, eq=False):
     """When recipients were refused within the hour, by this process or others, and to which account."""
 
     guard: GuardCount = field(default_factory=GuardCount)

@@ -1,9 +1,10 @@
 """A mail host that bans by the share that it refuses of what it is asked within an hour. Pure."""
 
 from collections import deque
-from dataclasses import dataclass, field
 from functools import partial
 from math import ceil
+
+from msgspec import Struct, field
 
 from .limits import HOUR_S
 
@@ -12,8 +13,7 @@ SHARE_FROM = 5  # recipients sent before a share of them is judged: no guard ban
 COUNTED_MAX = 20_000  # recipients
 
 
-@dataclass(slots=True, eq=False)
-class HourlyShare:
+class HourlyShare(Struct, eq=False):
     """The recipients answered within the hour, by a host that bans by the share that it refuses."""
 
     _answered: deque[float] = field(default_factory=partial(deque, maxlen=COUNTED_MAX))

@@ -1,11 +1,12 @@
 """Shared set-up of the alert tests: a store, an account, and a mailer that records mails."""
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from email.message import EmailMessage
 from typing import Any
 
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.alerts.sender import Alerts, open_alerts
 from mailprobe.api.alerts.smtp_relay import (

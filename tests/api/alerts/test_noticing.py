@@ -1,12 +1,12 @@
 """Alerts: each threshold is noticed once for each billing period."""
 
 import random
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.alerts.sender import POLL_S, open_alerts
 from mailprobe.api.alerts.smtp_relay import (

@@ -2,7 +2,6 @@
 
 import email
 import email.policy
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any, cast
@@ -10,6 +9,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from mailprobe.api.alerts.mail import alert_texts, compose
 from mailprobe.api.alerts.thresholds import (

@@ -3,9 +3,11 @@
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from mailprobe.api.billing.client import Stripe, StripePace
 from mailprobe.api.billing.provider import (

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec import structs
 
 from mailprobe.api.billing.client import Stripe, StripeFailed
 from mailprobe.api.billing.provider import (
@@ -327,7 +328,7 @@ async def test_where_stripe_is_away_it_rests_longer_and_longer_up_to_a_minute(au
 
 async def test_a_retry_after_of_an_hour_is_obeyed(autojump_clock):
     async with open_worker() as (_, scripted, billing):
-        scripted.failures = [StripeFailed(replace(REFUSED, retry_after_s=3600))]
+        scripted.failures = [StripeFailed(structs.replace(REFUSED, retry_after_s=3600))]
         await billing.use(1)
         await trio.sleep(3600)
         assert scripted.counted == []

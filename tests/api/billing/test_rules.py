@@ -2,12 +2,12 @@
 
 import random
 import re
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 import stripe as sdk
+from msgspec.structs import replace
 
 from mailprobe.api.billing.rules import (
     AFTER_OUTAGE,

@@ -98,7 +98,7 @@ def in_parts(events: Read) -> Read:
     found: Read = []
     for event in events:
         if isinstance(event, RequestHead):
-            fields = {name: getattr(event, name) for name in RequestHead.__slots__}
+            fields = {name: getattr(event, name) for name in RequestHead.__struct_fields__}
             found.append(RequestHead(**{**fields, "body": None}))
             if event.body is not None:
                 found += [event.body, Mark.END] if event.body else [Mark.END]

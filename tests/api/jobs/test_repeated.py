@@ -6,13 +6,13 @@ which is verified, billed and delivered once, and whose own repeats get its answ
 
 import random
 from collections import Counter
-from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.jobs.worker import JobQueue
 from mailprobe.api.settings import WEBHOOK_RETRY_S

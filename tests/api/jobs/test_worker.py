@@ -5,12 +5,12 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.jobs import worker as jobs_module
 from mailprobe.api.jobs.delivery import Delivered

@@ -1,9 +1,9 @@
 """Lists and jobs belong to the kind of the key that made them: to the other they are not there."""
 
-from dataclasses import replace
 from typing import Any
 
 import trio.testing
+from msgspec.structs import replace
 
 from tests.api.lists.test_lists import LISTS, ended, open_list_shop, rows_of, send
 from tests.api.sandbox.test_test_keys import assert_untouched

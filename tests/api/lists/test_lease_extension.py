@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
+from msgspec import Struct
 
 from mailprobe.api.lists.lease_extension import SHARED_S, LeaseExtension
 from mailprobe.storage.contract import StoreUnavailable
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(Struct, frozen=True):
     """What is needed of a claim."""
 
     name: str

@@ -1,8 +1,7 @@
 """One account's list has twice as many addresses under way as there are places for probes."""
 
-from dataclasses import replace
-
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.quota.capacity import LISTED
 from mailprobe.api.quota.plans import PLANS

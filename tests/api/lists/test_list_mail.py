@@ -1,10 +1,10 @@
 """The mail when a list is done: asked for, sent once, and in words that cannot break it."""
 
 import random
-from dataclasses import replace
 
 import pytest
 import trio.testing
+from msgspec.structs import replace
 
 from mailprobe.api.alerts.list_mail import DoneList, compose_list, from_body, to_body
 from mailprobe.api.alerts.sender import open_alerts

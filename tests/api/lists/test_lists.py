@@ -9,7 +9,6 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -20,6 +19,7 @@ import pytest
 import trio
 import trio.lowlevel
 import xlsxwriter
+from msgspec.structs import replace
 from python_calamine import CalamineWorkbook
 
 from mailprobe.api.admission.turns import FairTurns

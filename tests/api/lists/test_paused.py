@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.quota.pauses import READ_EVERY_S, START_S, FleetPauses
 from mailprobe.api.quota.plans import PLANS

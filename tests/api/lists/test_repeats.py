@@ -1,11 +1,11 @@
 """An upload with an Idempotency-Key is stored once, whatever is repeated, and the bounds of uploads."""
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import trio.testing
+from msgspec.structs import replace
 
 from mailprobe.api.lists.upload import ListReader
 from mailprobe.api.quota import list_limits

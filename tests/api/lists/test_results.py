@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from mailprobe.api.lists.results import (
 )
 from mailprobe.api.results.stored_row import StoredRow, encode_row
 from mailprobe.engine.verdict import FIELDS
-from mailprobe.storage.list_records import ListChunk, StoredList
+from mailprobe.storage.list_records import ListChunk
 from tests.api.lists.test_lists import LISTS, ended, open_list_shop, send
 from tests.api.pages.test_dashboard import signed_in
 
@@ -60,10 +61,7 @@ class Chunks:
 
 
 def results_of(store: Chunks) -> ListResults:
-    source: Any = StoredList.__new__(StoredList)
-    object.__setattr__(source, "id", "list")
-    object.__setattr__(source, "reading", None)
-    object.__setattr__(source, "account_id", "ann")
+    source: Any = SimpleNamespace(id="list", reading=None, account_id="ann")
     fake: Any = store
     return ListResults(fake, source)
 

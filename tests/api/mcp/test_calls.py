@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 import trio
+from msgspec import structs
 
 from mailprobe.api.mcp.tools import PROVISIONING_HEADER
 from mailprobe.api.operations.verify import AsyncVerifyResponse
@@ -103,7 +104,7 @@ class Jobs:
 
 
 async def test_with_a_webhook_a_job_is_promised(autojump_clock, shop: RunningService):
-    listener = listener_of(replace(shop, service=replace(shop.service, jobs=Jobs())))
+    listener = listener_of(replace(shop, service=structs.replace(shop.service, jobs=Jobs())))
     arguments = {"email": "known@friendly.test", "webhook": "https://a.test/hook"}
     got = await listener.call("verify_email", {**arguments, "webhook_secret": "8 letters"})
     job = structured(got)

@@ -8,6 +8,7 @@ from uuid import uuid4
 import jsonschema
 import pytest
 import trio
+from msgspec import structs
 
 from mailprobe.api.operations.list_jobs import PAGE_OCTETS_MAX, page_of
 from mailprobe.api.operations.list_uploads import LIST_EMAILS_MAX
@@ -67,7 +68,7 @@ async def test_a_verification_says_why_on_request(autojump_clock, shop: RunningS
 
 
 async def test_a_background_verification_is_fetched(autojump_clock, shop: RunningService):
-    listener = listener_of(replace(shop, service=replace(shop.service, jobs=Jobs())), WIDE)
+    listener = listener_of(replace(shop, service=structs.replace(shop.service, jobs=Jobs())), WIDE)
     job = structured(
         await listener.call("verify_email", {"email": "ann@friendly.test", "async": True})
     )

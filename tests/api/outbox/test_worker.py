@@ -10,7 +10,7 @@ an attempt lasts longer than a lease, an item meets a bug.
 import random
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import pairwise
@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 import trio
 import trio.lowlevel
+from msgspec.structs import replace
 
 from mailprobe.api.outbox.backoff import Backoff, growing
 from mailprobe.api.outbox.worker import (

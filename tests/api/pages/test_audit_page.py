@@ -1,12 +1,12 @@
 """The audit log in the dashboard, and what the dashboard writes into it."""
 
 import re
-from dataclasses import replace
 from html import unescape
 from ipaddress import ip_network
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from mailprobe.api.keys import key_hash
 from mailprobe.api.operations.audit import AuditChange, AuditEntry

@@ -3,13 +3,13 @@
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.keys import key_hash
 from mailprobe.api.observability import request_context

@@ -2,10 +2,10 @@
 
 import random
 import re
-from dataclasses import replace
 from datetime import timedelta
 
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.alerts.sender import open_alerts
 from mailprobe.api.alerts.smtp_relay import SendResult

@@ -3,12 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import trio.testing
+from msgspec.structs import replace
 
 from mailprobe.api.lists.results import disposition
 from mailprobe.api.lists.stages import progress_of, standing_of

@@ -1,11 +1,11 @@
 """The operator's pages: whose they are, what they show, and what they do to accounts."""
 
 import re
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mailprobe.api.egress.control import StoredControl
 from mailprobe.api.keys import key_hash

@@ -16,11 +16,11 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api import serve
 from mailprobe.api.jobs import worker

@@ -1,11 +1,12 @@
 """Abusive customers cannot end the service, be billed twice or fill the disk."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.jobs.delivery import Delivered, http_context
 from mailprobe.api.jobs.worker import BOUNDS

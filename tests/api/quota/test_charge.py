@@ -126,7 +126,7 @@ async def test_60_parallel_batches_never_pass_the_limit(autojump_clock, tier, li
 
 
 async def test_60_parallel_requests_never_pass_the_quota(autojump_clock):
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from mailprobe.api.quota.plans import PLANS
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import pytest
 import trio
+from msgspec import structs
 from trio.testing import MockClock
 
 from mailprobe.api.http.listeners import listeners_on, open_sockets
@@ -38,7 +39,8 @@ SAMPLES = 14
 KEYS = "/v1/management/keys"
 TOOLS = "/mcp"
 UNLIMITED = {
-    tier: replace(plan, rate_limit_per_min=10**9, max_keys=10**9) for tier, plan in PLANS.items()
+    tier: structs.replace(plan, rate_limit_per_min=10**9, max_keys=10**9)
+    for tier, plan in PLANS.items()
 }
 
 End = Literal["closes", "resets", "half-closes"]
@@ -230,7 +232,7 @@ async def open_rig() -> AsyncIterator[Rig]:
         patched.setattr("mailprobe.api.quota.charge.JOBS_UNDELIVERED_MAX", 10**9)
         async with open_shop("scale", plans=UNLIMITED) as shop, trio.open_nursery() as nursery:
             shop.world.add("late.test", MailHost(latency_s=SLOW_S))
-            shop.service = service = replace(shop.service, jobs=idle_board(shop))
+            shop.service = service = structs.replace(shop.service, jobs=idle_board(shop))
             listeners = {
                 False: create_app(service),
                 True: create_tools_app(service, "https://tools.test", "https://docs.test/api"),

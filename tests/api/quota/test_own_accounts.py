@@ -1,8 +1,7 @@
 """An operator's own account: no limit, no quota, no price; answers call it `scale`."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from mailprobe.api.alerts.thresholds import crossed
 from mailprobe.api.quota.limits import check_limits

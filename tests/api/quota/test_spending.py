@@ -1,12 +1,12 @@
 """Answers known without a probe are counted in one transaction, with the same results as others."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.quota import charge
 from mailprobe.api.quota.plans import PLANS

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import pytest
 import trio
+from msgspec import structs
 
 from mailprobe.api import refusals
 from mailprobe.api.error_table import TABLE
@@ -90,7 +91,7 @@ async def have_a_list_under_way(world: World, patch: Patch) -> None:
 
 
 async def keep_many_lists(world: World, patch: Patch) -> None:
-    patch.setattr(list_limits, "BOUNDS", replace(BOUNDS, active_max=1, kept_max=1))
+    patch.setattr(list_limits, "BOUNDS", structs.replace(BOUNDS, active_max=1, kept_max=1))
     patch.setattr(ListLimits, "active_max", 1)
     assert (await world.shop.request("POST", f"{LISTS}/{world.list_id}/cancel")).status == 200
 
@@ -98,13 +99,13 @@ async def keep_many_lists(world: World, patch: Patch) -> None:
 async def send_lists_fast(world: World, patch: Patch) -> None:
     """One a day: virtual time passes while lists are read, and a minute would be over."""
     patch.setattr("mailprobe.storage.list_jobs.lists.WINDOW", timedelta(days=1))
-    patch.setattr(list_limits, "BOUNDS", replace(BOUNDS, per_minute_max=1))
+    patch.setattr(list_limits, "BOUNDS", structs.replace(BOUNDS, per_minute_max=1))
     await send(world.shop)
 
 
 async def have_no_room_for_lists(world: World, patch: Patch) -> None:
-    plans = {**PLANS, "builder": replace(PLANS["builder"], lists_mib=0)}
-    world.shop.service = replace(world.shop.service, plans=plans)
+    plans = {**PLANS, "builder": structs.replace(PLANS["builder"], lists_mib=0)}
+    world.shop.service = structs.replace(world.shop.service, plans=plans)
     world.shop.app = LazyApp(world.shop.service)
 
 

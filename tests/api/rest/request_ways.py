@@ -10,12 +10,12 @@ counts once, however often it is awaited; comprehensions are parts of their func
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
 import trio
 import trio.testing
+from msgspec import Struct, field
 
 from mailprobe import api, engine, storage
 from tests.api.pages.test_dashboard import signed_in
@@ -27,8 +27,7 @@ BACKGROUND_S = 5.0  # after which a start's work in the background has ended
 PARTS = frozenset({"<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"})
 
 
-@dataclass(slots=True)
-class RequestWay:
+class RequestWay(Struct):
     """The calls of the product's functions, by (file, function)."""
 
     calls: Counter[tuple[str, str]] = field(default_factory=Counter)

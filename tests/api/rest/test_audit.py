@@ -3,11 +3,11 @@
 import csv
 import io
 import json
-from dataclasses import replace
 from ipaddress import ip_network
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mailprobe.api.serve import create_app
 from mailprobe.storage.records import COMMAND_LINE

@@ -3,12 +3,12 @@
 Each test is named after the row of the specification that it checks.
 """
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.jobs import worker
 from mailprobe.api.jobs.delivery import Delivered

@@ -1,11 +1,11 @@
 """Test keys through every door: no packet, no unit, no trace in the account's usage."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.sandbox.addresses import ANSWERS, REFUSALS
 from mailprobe.api.serve import create_app

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import dns.message
 import dns.rcode
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.bench.harness.figures import MissingRequirement
 from mailprobe.bench.peers import fixture_domains, in_namespace, install, namespace, resolver

@@ -1,8 +1,7 @@
 """Upstream lists are merged purely, and what they get wrong is put right."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dev.lists.build_lists import Curated, Made, check, make_lists
 from dev.lists.upstreams import (

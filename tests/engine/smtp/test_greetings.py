@@ -1,9 +1,8 @@
 """Greetings whose first line says less than their last: postscreen sends `220-` and decides later."""
 
-from dataclasses import dataclass
-
 import pytest
 import trio
+from msgspec import Struct
 
 from mailprobe.bench.world.fake_network import open_fake_network
 from mailprobe.bench.world.faults import ReplyWriter, as_octets
@@ -16,8 +15,7 @@ from tests.engine.engine_runs import open_checked_engine
 TEASER = "220-mx.shop.test ESMTP Postfix"
 
 
-@dataclass(frozen=True, slots=True)
-class Deciding:
+class Deciding(Struct, frozen=True):
     """Send the teaser at once, and this last line, or else the usual greeting, after a pause."""
 
     last: str = ""

@@ -4,10 +4,10 @@ Where a host does not name recipients, two swapped replies look like two right o
 those are swapped only where it does. Everything else holds for hosts that name nobody.
 """
 
-from dataclasses import dataclass
 from random import Random
 
 import pytest
+from msgspec import Struct
 
 from mailprobe.bench.world.fake_network import open_fake_network
 from mailprobe.bench.world.faults import (
@@ -82,8 +82,7 @@ async def test_no_recipient_gets_the_reply_of_another(
 GOODBYE = b"421 4.7.0 mx.shop.test Error: too many errors\r\n"
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
+class Closing(Struct, frozen=True):
     """Say 421 in the same segment, before the reply or behind it, and close."""
 
     before: bool

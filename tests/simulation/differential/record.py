@@ -5,7 +5,6 @@ all and at once, recipients, refusals, and the recipients that nobody asked abou
 The evidence is kept as a digest: reasons, rules, attempts and conversations, without their times.
 """
 
-from dataclasses import dataclass
 from hashlib import blake2s
 
 import msgspec
@@ -34,8 +33,7 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     evidence: str  # a digest
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(msgspec.Struct, frozen=True):
     """One world after its end: what is kept of it, and what it says in full."""
 
     record: Record

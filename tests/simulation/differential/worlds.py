@@ -10,7 +10,6 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from math import inf
@@ -18,6 +17,8 @@ from math import inf
 import pytest
 import trio
 import trio.testing
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from mailprobe.bench.lab.internet import SENDER
 from mailprobe.bench.lab.sequences import KINDS, SequenceKind, build_site
@@ -122,8 +123,7 @@ HOSTS: dict[str, tuple[HostMaker, ...]] = {
 SEEDS = 12  # recorded worlds of each of these kinds
 
 
-@dataclass(slots=True)
-class Account:
+class Account(Struct):
     """What one account was answered, by address; it leaves after `leaves_after` answers.
 
     `comes_back`: it asks again for what its hosts do not take now, as a list job does.
@@ -161,8 +161,7 @@ class Account:
 Build = Callable[[FakeNetwork, random.Random, int], list[Account]]  # by a seed
 
 
-@dataclass(frozen=True, slots=True)
-class WorldEnd:
+class WorldEnd(Struct, frozen=True):
     """What the accounts know at the end, and the hosts with what they have seen."""
 
     accounts: list[Account]

@@ -1,8 +1,9 @@
 """Lists and the answers of their chunks that several tests share."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from mailprobe.storage.list_records import (
     ChunkPart,

@@ -1,11 +1,11 @@
 """Every store: accounts and their keys."""
 
-from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.storage.accounts import NewKey
 from mailprobe.storage.contract import WINDOW, KeyCreationTooFast, KeyLimitReached

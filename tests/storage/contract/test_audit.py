@@ -2,13 +2,13 @@
 
 import sqlite3
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.storage import audit, open_store
 from mailprobe.storage.accounts import NewKey

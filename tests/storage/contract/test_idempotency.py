@@ -1,11 +1,11 @@
 """Every store: idempotency records, and answers stored with their effects."""
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.storage.contract import (
     ANSWER_OCTETS_MAX,

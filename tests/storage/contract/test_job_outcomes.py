@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec import structs
 
 from mailprobe.storage import jobs
 from mailprobe.storage.contract import LISTED_MAX
@@ -54,7 +55,7 @@ async def test_a_stale_claim_of_a_pending_job_changes_nothing(
     [claim] = await claimed(store)
     before = await observe(store, caller)
     assert not await write(store, stale)
-    assert not await write(store, replace(claim, fence=claim.fence + 1))
+    assert not await write(store, structs.replace(claim, fence=claim.fence + 1))
     assert await observe(store, caller) == before
     assert await write(store, claim)
 
@@ -99,7 +100,7 @@ async def test_a_job_that_nobody_has_and_one_that_is_not_there_have_no_outcome(
     [job] = await promise(store, caller, order())
     before = await observe(store, caller)
     assert not await write(store, Claim(job, caller, None, 0))
-    assert not await write(store, Claim(replace(job, id="nothing"), caller, None, 0))
+    assert not await write(store, Claim(structs.replace(job, id="nothing"), caller, None, 0))
     assert await observe(store, caller) == before
 
 
@@ -135,7 +136,9 @@ async def test_a_verified_job_is_counted_and_due_for_delivery(store: Store, cloc
     clock.advance(2)
     logged = row(SOON, latency_ms=1_999)
     assert await store.job_verified(claim, logged, PAYLOAD)
-    assert await store.job("1") == replace(job, state="delivering", due_at=clock(), payload=PAYLOAD)
+    assert await store.job("1") == structs.replace(
+        job, state="delivering", due_at=clock(), payload=PAYLOAD
+    )
     ledger = await store.ledger(caller)
     assert (ledger.month_units, ledger.month_billable, ledger.period_billable) == (1, 1, 1)
     assert (ledger.reserved, ledger.window_units) == (0, 1)
@@ -194,7 +197,7 @@ async def test_a_try_is_logged_and_the_job_due_again(store: Store, clock: Clock)
         tried = attempt(number, clock(), None)
         assert await store.job_attempted(claim, tried, state="delivering", due_at=due_at)
         clock.advance(7)
-    assert await store.job("1") == replace(job, due_at=due_at, tries=3)
+    assert await store.job("1") == structs.replace(job, due_at=due_at, tries=3)
     assert await store.attempts("1") == [
         attempt(number, NOON + timedelta(seconds=7 * number - 7), None) for number in (1, 2, 3)
     ]
@@ -207,7 +210,9 @@ async def test_the_last_try_ends_the_job(store: Store, clock: Clock, state: Any)
     [claim] = await claimed(store, "deliver")
     clock.advance(3)
     assert await store.job_attempted(claim, attempt(), state=state, due_at=None)
-    assert await store.job("1") == replace(job, state=state, due_at=None, tries=1, ended_at=clock())
+    assert await store.job("1") == structs.replace(
+        job, state=state, due_at=None, tries=1, ended_at=clock()
+    )
     assert await store.attempts("1") == [attempt()]
 
 
@@ -245,14 +250,14 @@ async def test_the_last_attempts_are_shown(
 
 async def test_a_postponed_job_is_not_counted_and_is_due_again(store: Store, clock: Clock):
     caller = await make_caller(store)
-    [job] = await promise(store, caller, replace(order(), recheck=True))
+    [job] = await promise(store, caller, structs.replace(order(), recheck=True))
     assert job.recheck
     for tries in (1, 2):
         [claim] = await claimed(store)
         assert claim.job.recheck
         due_at = clock() + timedelta(minutes=5)
         assert await store.postpone_job(claim, due_at)
-        assert await store.job("1") == replace(job, tries=tries, due_at=due_at)
+        assert await store.job("1") == structs.replace(job, tries=tries, due_at=due_at)
         ledger = await store.ledger(caller)
         assert (ledger.month_units, ledger.reserved) == (1, 1)
         assert await claimed(store) == []
@@ -268,7 +273,7 @@ async def test_a_postponed_job_is_not_counted_and_is_due_again(store: Store, clo
 
 async def test_a_postponed_job_keeps_its_time_when_a_clock_is_corrected(store: Store, clock: Clock):
     caller = await make_caller(store)
-    [job] = await promise(store, caller, replace(order(), recheck=True))
+    [job] = await promise(store, caller, structs.replace(order(), recheck=True))
     [claim] = await claimed(store)
     due_at = clock() + timedelta(minutes=5)
     await store.postpone_job(claim, due_at)
@@ -287,7 +292,9 @@ async def test_an_abandoned_job_is_not_counted_and_calls_nobody(store: Store, cl
     [claim] = await claimed(store)
     clock.advance(1)
     assert await store.abandon_job(claim)
-    assert await store.job("1") == replace(job, state="failed", due_at=None, ended_at=clock())
+    assert await store.job("1") == structs.replace(
+        job, state="failed", due_at=None, ended_at=clock()
+    )
     ledger = await store.ledger(caller)
     assert (ledger.month_units, ledger.reserved, ledger.window_units) == (0, 0, 1)
     assert await store.usage(caller.account.id, limit=10) == []
@@ -307,10 +314,10 @@ async def test_an_ended_job_is_sent_again_at_once_with_all_its_tries(
     before = await store.ledger(caller)
     clock.advance(9)
     again = await store.resend_job("1")
-    assert again == await store.job("1") == replace(job, due_at=clock())
+    assert again == await store.job("1") == structs.replace(job, due_at=clock())
     [resent] = await claimed(store, "deliver")
     assert resent.fence > claim.fence
-    assert resent == Claim(replace(job, due_at=clock()), caller, "s", resent.fence)
+    assert resent == Claim(structs.replace(job, due_at=clock()), caller, "s", resent.fence)
     await finish(store, resent)
     assert await store.attempts("1") == [attempt(), attempt(status=200)]
     assert replace(await store.ledger(caller), asked_at=NOON) == before
@@ -389,7 +396,10 @@ async def test_jobs_are_shown_by_their_receiver_and_from_a_place_on(store: Store
     await delivering(store, one, order("a", host="x.test", secret="s"), order("b", host="y.test"))
     await delivering(store, two, order("e", host="x.test"))
     await promise(
-        store, one, order("c", host="x.test"), replace(order("d", host="a.test"), webhook=None)
+        store,
+        one,
+        order("c", host="x.test"),
+        structs.replace(order("d", host="a.test"), webhook=None),
     )
 
     async def shown(**which: Any) -> str:

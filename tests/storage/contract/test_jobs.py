@@ -1,11 +1,11 @@
 """Every store: jobs that are created and claimed."""
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.storage.base.claim_order import FAILING_AFTER
 from mailprobe.storage.contract import RECEIVERS_KEPT

@@ -1,8 +1,7 @@
 """Jobs whose result is fetched, and jobs whose result is known when they are stored."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from mailprobe.storage.records import Job
 from mailprobe.storage.store import Store

@@ -1,12 +1,12 @@
 """Lists: their chunks are claimed, answered and counted once, whatever dies meanwhile."""
 
 from collections import Counter
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.storage.contract import (
     IdempotencyInProgress,

@@ -1,11 +1,11 @@
 """Every store: reservations, limits, counters and rows."""
 
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.storage.contract import REFUSALS_SINGLE_MAX, SETTLED_KEPT
 from mailprobe.storage.records import (

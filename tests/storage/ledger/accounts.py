@@ -1,10 +1,11 @@
 """Accounts and keys in dictionaries."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import uuid4
+
+from msgspec.structs import replace
 
 from mailprobe.storage.accounts import check_changes, next_key_at
 from mailprobe.storage.commands import (

@@ -6,16 +6,17 @@ lease it stays valid until another claim follows. Nothing here awaits.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Generic, TypeVar
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class QueueEntry(Generic[T]):
+class QueueEntry(Struct, Generic[T], frozen=True):
     """A thing with its due time and its claim; `due_at` is None if no work is left."""
 
     thing: T

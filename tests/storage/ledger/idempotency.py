@@ -1,8 +1,10 @@
 """Idempotency records in a dictionary."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mailprobe.storage.commands import BeginIdempotent, EncryptedFirst, FinishIdempotent
 from mailprobe.storage.contract import IdempotencyInProgress, IdempotencyKeyReused
@@ -10,8 +12,7 @@ from mailprobe.storage.records import IdempotencyRecord
 from tests.storage.ledger.accounts import ModelAccounts
 
 
-@dataclass(frozen=True, slots=True)
-class _KeptRecord:
+class _KeptRecord(Struct, frozen=True):
     """An idempotency key in use, with or without its answer."""
 
     body_sha256: str

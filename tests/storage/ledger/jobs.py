@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mailprobe.storage.base.claim_order import (
     FAILING_AFTER,
@@ -43,8 +45,7 @@ R = TypeVar("R")
 FOREVER = datetime.max.replace(tzinfo=UTC)  # the end of a lease without an end
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(Struct, frozen=True):
     """A job, with what only its claims return."""
 
     job: Job

@@ -1,8 +1,9 @@
 """The outbox as a queue of messages, including the billing meter's counts."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from mailprobe.storage.commands import (
     EnqueueMessage,

@@ -6,11 +6,11 @@ idempotency records, the outbox, usage, jobs, and here what needs all of them.
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import trio
+from msgspec.structs import replace
 
 from mailprobe.storage import accounts, commands, jobs, outbox, usage
 from mailprobe.storage.base.columns import kept_since

@@ -2,9 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mailprobe.storage.base.columns import day_of
 from mailprobe.storage.commands import (
@@ -41,8 +43,7 @@ from tests.storage.ledger.outbox import ModelOutbox
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class _Lease:
+class _Lease(Struct, frozen=True):
     account_id: str
     units: int
     until: datetime

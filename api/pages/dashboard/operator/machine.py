@@ -3,12 +3,12 @@
 import os
 import platform
 import shutil
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
 
 import trio
+from msgspec import Struct
 
 from mailprobe.release import version
 
@@ -19,8 +19,7 @@ from ....service import Deployment
 DISK_FREE_LEAST = 0.1  # a disk with less is marked: SQLite's log of a large list needs some
 
 
-@dataclass(frozen=True, slots=True)
-class Disk:
+class Disk(Struct, frozen=True):
     """The file system of a folder, in octets."""
 
     what: str  # is in the folder
@@ -32,8 +31,7 @@ class Disk:
         return self.free < DISK_FREE_LEAST * self.total
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """What a page says of the process that makes it, and of what it runs on."""
 
     version: str

@@ -1,10 +1,10 @@
 """The operator's page: throughput, resting hosts, reputation, tolerances, resolvers, queues, disks."""
 
 from collections import Counter
-from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import get_args
 
+from msgspec import Struct
 from quart import Blueprint, Response, request
 
 from mailprobe.storage.egresses import ReputationDay
@@ -44,8 +44,7 @@ OPERATORS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ReplyCounts:
+class ReplyCounts(Struct, frozen=True):
     """How mail hosts answered: those of an operator, or of a day."""
 
     answers: int

@@ -1,15 +1,15 @@
 """The throughput on the operator's page: four figures, a line and its numbers. Pure but for the reading."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from msgspec import Struct
 
 from ....observability.throughput import MINUTE_S, Counted, Throughput, summed
 from ...icons import line_of_counts
 
 
-@dataclass(frozen=True, slots=True)
-class ChartSpan:
+class ChartSpan(Struct, frozen=True):
     """A time that the page shows, and the minutes of each point of its line."""
 
     hours: int
@@ -21,8 +21,7 @@ CHART = "Addresses answered in a minute: the table below has the numbers"
 SPANS = (ChartSpan(1, "1 hour", 1), ChartSpan(24, "24 hours", 15))
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """Some minutes of the line that have ended."""
 
     at: datetime  # they began
@@ -35,8 +34,7 @@ class Point:
         return self.counted.answers / self.minutes if self.counted else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(Struct, frozen=True):
     """What the page shows of a span."""
 
     points: Sequence[Point]

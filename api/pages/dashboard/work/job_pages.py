@@ -1,7 +1,6 @@
 """The pages of jobs and their callbacks: filtered, one with all it sends, sent again, tested."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlencode
 
 import msgspec
@@ -40,8 +39,7 @@ BAD_SECRET = f"A secret has {SECRET_CHARACTERS_MIN} to {SECRET_CHARACTERS_MAX} c
 TOO_MANY = f"There were {TRIALS_A_MINUTE} tests within a minute: wait a minute, then send it again."
 
 
-@dataclass(frozen=True, slots=True)
-class JobFilter:
+class JobFilter(msgspec.Struct, frozen=True):
     """Which jobs are listed, as the page's address has it."""
 
     state: JobState | None

@@ -10,11 +10,11 @@ sent what was seen last.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 
 import trio
+from msgspec import Struct, field
 from quart import Blueprint, Response, current_app, request
 from quart.wrappers.response import ResponseBody
 
@@ -44,16 +44,14 @@ HEADERS_OF_EVENTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(Struct, frozen=True):
     """A list as a look has shown it: an event, and whether another one may follow."""
 
     event: bytes
     is_last: bool = False
 
 
-@dataclass(slots=True)
-class _Watched:
+class _Watched(Struct):
     """A list that is watched, and what was seen of it last."""
 
     watchers: int = 0

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
+
+from msgspec import Struct
 
 from mailprobe.storage.list_records import ListChunk, StoredList
 
@@ -44,8 +45,7 @@ SAME_AS: Mapping[str, str] = {
 DELIMITERS: Mapping[str, str] = {",": "Comma", ";": "Semicolon", "\t": "Tab", "|": "Pipe"}
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChoice:
+class ColumnChoice(Struct, frozen=True):
     """A column to tick: its number from 1, and what its first rows have."""
 
     number: int
@@ -56,8 +56,7 @@ class ColumnChoice:
     remark: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OddCell:
+class OddCell(Struct, frozen=True):
     """A cell that is not just an address, and what is asked of it."""
 
     row: int
@@ -66,8 +65,7 @@ class OddCell:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Preview:
+class Preview(Struct, frozen=True):
     """The first rows, the columns to choose from, and warnings in whole sentences."""
 
     choices: Sequence[ColumnChoice]  # with addresses

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from math import ceil
+
+from msgspec import Struct
 
 from mailprobe.engine.verdict import Reason
 from mailprobe.storage.list_records import StoredList
@@ -25,8 +26,7 @@ CAUSES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ShownState:
+class ShownState(Struct, frozen=True):
     """Where a list is: in words, which an instant may end, with an icon."""
 
     words: str
@@ -39,8 +39,7 @@ class ShownState:
         return f"{self.words} {self.until:%H:%M} UTC" if self.until else self.words
 
 
-@dataclass(frozen=True, slots=True)
-class ShownWait:
+class ShownWait(Struct, frozen=True):
     """How many addresses wait for what, and until when: in words, which an instant may end."""
 
     addresses: int
@@ -49,8 +48,7 @@ class ShownWait:
     at: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerCount:
+class AnswerCount(Struct, frozen=True):
     """How many of the answered addresses have an answer, and their share."""
 
     answer: AnswerWords
@@ -59,8 +57,7 @@ class AnswerCount:
     share: float
 
 
-@dataclass(frozen=True, slots=True)
-class ReasonCount:
+class ReasonCount(Struct, frozen=True):
     """How many addresses have a reason, and the answer that it leads to."""
 
     answer: AnswerWords

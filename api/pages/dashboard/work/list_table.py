@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlencode
 
+from msgspec import Struct
+from msgspec.structs import replace
 from quart import Blueprint, Response, request
 from quart.wrappers.response import IterableBody
 from werkzeug.exceptions import NotFound
@@ -52,8 +53,7 @@ ORDER_WORDS: Mapping[Order, str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TableQuery:
+class TableQuery(Struct, frozen=True):
     """What the address of a page asks of the table; what it does not know is as if not there."""
 
     light: str = ""
@@ -80,8 +80,7 @@ class TableQuery:
         return urlencode({name: value for name, value in names.items() if value})
 
 
-@dataclass(frozen=True, slots=True)
-class Chip:
+class Chip(Struct, frozen=True):
     """A value to filter by: how many rows have it with the other filters, and where it leads."""
 
     value: str

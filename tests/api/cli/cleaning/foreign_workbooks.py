@@ -6,8 +6,9 @@ where text is held, whether cells have references, and how a blank row is writte
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
+
+from msgspec import Struct
 
 from mailprobe.bench.lab.workbooks import BOOK_TYPE, MAIN, PACKAGE, REL, SHEET_TYPE, packed
 
@@ -16,8 +17,7 @@ DECLARATION = '<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n'
 DATE_STYLE = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """How a program writes a workbook; `blank` are its blank rows without brackets, in turn."""
 
     name: str
@@ -51,8 +51,7 @@ PROGRAMS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """`rows` under the header email, note, number, sum: None is a blank row."""
 
     rows: Sequence[tuple[str, Cell, int] | None]

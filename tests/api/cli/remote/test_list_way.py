@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +10,7 @@ import httpx
 import msgspec
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.cli.cleaning.waiting import clock
 from mailprobe.api.cli.output.progress import standing

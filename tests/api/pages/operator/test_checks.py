@@ -1,9 +1,8 @@
 """The checks of `mailprobe doctor` on the operator's page: the same table, for operators alone."""
 
-from dataclasses import replace
-
 import pytest
 import trio.testing
+from msgspec.structs import replace
 
 from mailprobe.api.doctor.checks import BLOCKLISTS, CLOCK, PORT, Check
 from mailprobe.api.doctor.latest import MachineChecks

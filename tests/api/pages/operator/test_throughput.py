@@ -3,12 +3,12 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 
 from mailprobe.api.observability.reputation import ReputationCounter
 from mailprobe.api.observability.throughput import NOTHING, Counted, Throughput, open_throughput

@@ -6,7 +6,7 @@ tests/peers has one that is not ours.
 import base64
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qs, parse_qsl, urlsplit
@@ -14,6 +14,7 @@ from urllib.parse import parse_qs, parse_qsl, urlsplit
 import httpx
 from joserfc import jwk, jwt
 from joserfc.jwk import RSAKey
+from msgspec.structs import replace
 
 from mailprobe.api.serve import create_app
 from mailprobe.api.sign_in.openid import OpenIdProvider, OpenIdSettings

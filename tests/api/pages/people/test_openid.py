@@ -3,12 +3,12 @@
 import base64
 import json
 import logging
-from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.serve import create_app
 from tests.api.pages.people.stand_in_provider import (

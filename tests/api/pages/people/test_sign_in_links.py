@@ -3,12 +3,12 @@
 import logging
 import math
 import re
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.alerts.smtp_relay import SendResult
 from mailprobe.api.pages.dashboard.sign_ins import TRIES_EACH

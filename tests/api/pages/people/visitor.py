@@ -3,13 +3,14 @@
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from email.message import EmailMessage
 from html import unescape
 from typing import Any
 from urllib.parse import urlencode
 
 import trio
+from msgspec.structs import replace
 
 from mailprobe.api.alerts.smtp_relay import ACCEPTED, SendResult
 from mailprobe.api.sign_in.mails import open_sign_in_mails

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 import trio
+from msgspec import structs
 
 from mailprobe.bench.world.defended_hosts import defended_host
 from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
@@ -301,9 +302,11 @@ async def test_a_list_without_patience_is_answered_as_a_request(autojump_clock):
 
 BAN = Defence(hour_refusals_max=9, ban_s=500.0)
 DEFENCES = {
-    "421 greeting": replace(BAN, ban_reply="421 4.7.0 Try again later"),
-    "554 greeting": replace(BAN, ban_reply="554 5.7.1 Too many bad recipients, you are blocked"),
-    "too many at RCPT": replace(BAN, bans_recipients=True),
+    "421 greeting": structs.replace(BAN, ban_reply="421 4.7.0 Try again later"),
+    "554 greeting": structs.replace(
+        BAN, ban_reply="554 5.7.1 Too many bad recipients, you are blocked"
+    ),
+    "too many at RCPT": structs.replace(BAN, bans_recipients=True),
 }
 
 

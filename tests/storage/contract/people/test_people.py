@@ -1,10 +1,10 @@
 """Every store: the people of accounts, their sign-ins, and the links that sign in once."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from mailprobe.storage.audit import EntryFilter
 from mailprobe.storage.list_records import KEY_REVOKED
