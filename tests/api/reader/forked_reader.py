@@ -23,7 +23,10 @@ class ForkedReader:
 
     def __init__(self, bounds: Bounds, file: int, connection: socket.socket) -> None:
         parent = os.getpid()
+        # A Ctrl-C within a callback of a fork, such as logging has, is ignored.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
         self.pid = os.fork()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if self.pid:
             return
         try:
