@@ -7,6 +7,8 @@ their batch), and they may be revoked at once.
 
 from typing import Protocol
 
+from msgspec import Struct
+
 
 class PermitHolder(Protocol):
     """Receives the changes of the budget; see `permits.Permits`."""
@@ -51,11 +53,10 @@ class ConnectionBudget(Protocol):
         ...
 
 
-class OwnBudget:
+class OwnBudget(Struct, eq=False):
     """All permits belong to this process."""
 
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
+    _limit: int
 
     def open_for(self, permit_holder: PermitHolder) -> None:
         pass

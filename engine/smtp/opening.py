@@ -18,7 +18,7 @@ from .catchall import Domains
 from .connection_budget import ConnectionBudget
 from .controls import SharedControls
 from .egress.budgets import EgressBudgets
-from .egress.choice import EgressChoice, Way
+from .egress.choice import EgressChoice, Way, seed_of
 from .egress.hosts import EgressHosts
 from .egress.relief import EgressRelief, ReadCause
 from .egress.trials import EgressTrials
@@ -98,7 +98,10 @@ def _relief(
     probing: Probing, settings: EngineSettings, control: EgressControl, cause_of: ReadCause
 ) -> EgressRelief:
     """The choice among the egresses of the settings, and their trials."""
-    ways = map(Way, settings.egresses.rows, probing.egresses)
+    ways = [
+        Way(row.name, seed_of(row.name), row, hosts)
+        for row, hosts in zip(settings.egresses.rows, probing.egresses, strict=True)
+    ]
     choice = EgressChoice(ways, probing.operators, control)
     trials = EgressTrials(choice, control, settings.egresses.quarantine_share)
     return EgressRelief(

@@ -52,20 +52,14 @@ class MailSoftware(Struct, frozen=True):
     refused: tuple[str, ...] = ()  # of its refusal of an unknown recipient
 
 
-class MailOperators:
+class MailOperators(Struct, eq=False):
     """Operators by the ending of a host name, and by the brand before that ending."""
 
-    def __init__(
-        self,
-        by_ending: Mapping[str, MailOperator],
-        by_brand: Mapping[tuple[str, str], MailOperator] | None = None,
-        software: Sequence[MailSoftware] = (),
-    ) -> None:
-        """`by_brand`: (ending, brand) -> the operator of that brand's hosts below the ending."""
-        self._by_ending = by_ending
-        self._by_brand = by_brand or {}
-        self._software = software
-        self._ids: dict[str, str] = {}  # by host; at most IDS_MAX
+    _by_ending: Mapping[str, MailOperator]
+    # (ending, brand) -> the operator of that brand's hosts below the ending
+    _by_brand: Mapping[tuple[str, str], MailOperator] = {}
+    _software: Sequence[MailSoftware] = ()
+    _ids: dict[str, str] = {}  # by host; at most IDS_MAX
 
     def greets_as(self, text: str) -> MailSoftware | None:
         """The software of a host with this greeting or reply to EHLO, if it tells."""

@@ -10,6 +10,9 @@ import re
 import secrets
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
+
+from msgspec import Struct, field
 
 # What follows such a mark is chosen freely, and what stands before it is a prefix. One of more
 # characters is no prefix that a host would look for.
@@ -59,11 +62,10 @@ _SHORT_SYLLABLES = 5
 _SHORT_CODA = "bcdfghjklmnprstvwxyz"
 
 
-class _Chance:
+class _Chance(Struct, eq=False):
     """Draws from one number of the system: one call for each name."""
 
-    def __init__(self) -> None:
-        self._left = secrets.randbits(80)
+    _left: int = field(default_factory=partial(secrets.randbits, 80))
 
     def draw(self, choices: Sequence[str]) -> str:
         self._left, drawn = divmod(self._left, len(choices))

@@ -322,17 +322,14 @@ class CommandReply(msgspec.Struct, frozen=True, gc=False):
     reply: SmtpReply
 
 
-class SmtpState:
+class SmtpState(msgspec.Struct, eq=False):
     """How far a session has come, what its server offers, and whether it can go on."""
 
-    __slots__ = ("failed", "offer", "opening_reply", "secure", "stage")
-
-    def __init__(self) -> None:
-        self.stage = Stage.BANNER
-        self.offer = NO_OFFER
-        self.opening_reply: SmtpReply | None = None  # the latest positive one, except to RCPT
-        self.secure = False  # TLS is established
-        self.failed = False  # the connection can only be closed
+    stage: Stage = Stage.BANNER
+    offer: Offer = NO_OFFER
+    opening_reply: SmtpReply | None = None  # the latest positive one, except to RCPT
+    secure: bool = False  # TLS is established
+    failed: bool = False  # the connection can only be closed
 
     def advance(self, command: Command, reply: SmtpReply) -> None:
         """A command other than RCPT was accepted."""

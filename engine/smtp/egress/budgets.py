@@ -1,5 +1,7 @@
 """Shares one connection budget among egresses: a host has permits for each of them."""
 
+from msgspec import Struct
+
 from ..connection_budget import ConnectionBudget, PermitHolder
 
 
@@ -13,7 +15,7 @@ class EgressBudgets:
 
     def of(self, egress: str) -> ConnectionBudget:
         """The budget of this egress."""
-        return _EgressBudget(egress, self._budget, self._holders)
+        return _EgressBudget(f"{egress} ", egress, self._budget, self._holders)
 
     def permits_changed(self, key: str) -> None:
         """See PermitHolder."""
@@ -35,16 +37,13 @@ class EgressBudgets:
         return self._holders[egress], address
 
 
-class _EgressBudget:
+class _EgressBudget(Struct, eq=False):
     """One egress' part: the shared budget's addresses with the egress' name before them."""
 
-    def __init__(
-        self, egress: str, budget: ConnectionBudget, holders: dict[str, PermitHolder]
-    ) -> None:
-        self._prefix = f"{egress} "
-        self._egress = egress
-        self._budget = budget
-        self._holders = holders
+    _prefix: str
+    _egress: str
+    _budget: ConnectionBudget
+    _holders: dict[str, PermitHolder]
 
     def open_for(self, permit_holder: PermitHolder) -> None:
         self._holders[self._egress] = permit_holder

@@ -13,6 +13,7 @@ from math import log as ln
 from typing import NamedTuple
 
 import trio
+from msgspec import Struct, field
 
 from ...dns.messages import MailExchange
 from ...egress import Egress, EgressControl
@@ -52,18 +53,15 @@ class EgressTask(NamedTuple):
     tried: tuple[str, ...] = ()  # egresses
 
 
-class Way:
+class Way(Struct, eq=False):
     """One of several egresses: its row, the mail hosts by it, and how it fares."""
 
-    __slots__ = ("hosts", "name", "row", "seed", "spent_until", "standing")
-
-    def __init__(self, row: Egress, hosts: EgressHosts) -> None:
-        self.name = row.name
-        self.row = row
-        self.hosts = hosts
-        self.seed = seed_of(row.name)
-        self.standing = EgressStanding()
-        self.spent_until = float("-inf")  # its addresses of the day are used up
+    name: str
+    seed: int  # of its name
+    row: Egress
+    hosts: EgressHosts
+    standing: EgressStanding = field(default_factory=EgressStanding)
+    spent_until: float = float("-inf")  # its addresses of the day are used up
 
     def may_ask(self, operators: Iterable[str]) -> bool:
         return all(map(self.row.may_ask, operators))

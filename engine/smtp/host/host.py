@@ -18,7 +18,7 @@ from ..host_memory import HostMemory
 from ..host_policy import Terms
 from ..operators import MailOperators
 from ..pairing import Renamings
-from ..patience import HostClocks
+from ..patience import HostClocks, connections_max
 from ..probe import Cause, Probe
 from ..replies.rules import ReplyMeaning, Rules, Step
 from ..session.recipient_limits import REFUSALS_MAX
@@ -26,6 +26,7 @@ from ..tolerance.host import Tolerance
 from ..tolerance.limits import BAN_RULE
 from ..turn import Turn
 from ..wire import Conversation, SmtpReply
+from .connections import HostConnections, first_throttle
 from .identity import HostIdentity
 from .queue import HostQueue
 from .refusals import RefusalMemory
@@ -116,8 +117,13 @@ class Host:
         self.rest = HostRest(self, egress.host_memory, egress.findings, probes)
         self.waiting = HostQueue(self, probes)
         self.times = ReplyTimes(1 if patient else REFUSALS_MAX, distrusted=patient)
+        connections = HostConnections(
+            first_throttle(connections_max(settings, patient)),
+            settings.host_connections,
+            probes.observer.limit_lowered,
+        )
         self.staffing = Staffing(
-            self, settings, egress.permits.available, probes.observer.limit_lowered
+            self, connections, settings.host_connections, egress.permits.available
         )
         self.load = HostLoad(self)
         self.refusals = RefusalMemory(self, self.times.late)

@@ -1,5 +1,7 @@
 """Whose mail host it is, and on which software it runs, as far as known: its row of the operators."""
 
+from msgspec import Struct, field
+
 from ..controls import COUNTED_S, HostControls
 from ..host_policy import Terms
 from ..operators import OTHERS, MailOperator, MailOperators
@@ -8,30 +10,20 @@ from ..tolerance.limits import HOUR_S, RefusalLimits
 from .connections import HostConnections
 
 
-class HostIdentity:
+class HostIdentity(Struct, eq=False):
     """What the names and the words of one mail host tell of it, and what follows from that."""
 
-    __slots__ = ("_controls", "_known", "_rows", "_site", "addresses", "key", "name", "names")
+    _rows: MailOperators
+    _known: KnownLimits
+    _controls: HostControls
+    name: str = ""
+    key: str = ""  # by which the domains at this host are remembered
+    addresses: tuple[str, ...] = ()
+    names: set[str] = field(default_factory=set)  # of exchanges that have these addresses
+    _site: MailOperator | None = None
 
-    def __init__(
-        self,
-        rows: MailOperators,
-        known: KnownLimits,
-        controls: HostControls,
-        name: str = "",
-        key: str = "",
-        addresses: tuple[str, ...] = (),
-    ) -> None:
-        """`key` is that by which the domains at this host are remembered."""
-        self.name = name
-        self.key = key
-        self.names: set[str] = set()  # of exchanges that have these addresses
-        self.addresses = addresses
-        self._rows = rows
-        self._known = known
-        self._controls = controls
-        self._site: MailOperator | None = None
-        self._rely_on(known.row)  # its counterpart may have learned them
+    def __post_init__(self) -> None:
+        self._rely_on(self._known.row)  # its counterpart may have learned them
 
     @property
     def site_id(self) -> str | None:

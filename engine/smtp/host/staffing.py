@@ -6,14 +6,14 @@ Nothing is opened here: the host acts on the plan. The next plan sees what came 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
-from ...settings import EngineSettings
+from msgspec import Struct, field
+
 from ..host_policy import Terms
-from ..patience import connections_max
 from ..session.recipient_limits import REFUSALS_MAX
 from ..tolerance.limits import Growth, Kind
 from ..turn import Turn
 from ..wire import Conversation
-from .connections import HostConnections, HostSessions, first_throttle
+from .connections import HostConnections, HostSessions
 from .openings import Openings
 from .queue import HostQueue
 from .reply_times import FAR_S, LATE_REPLIES, VENTURED, ReplyTimes
@@ -47,30 +47,16 @@ class StaffedHost(HostParts, Protocol):
     def open_all(self) -> None: ...
 
 
-class Staffing:
+class Staffing(Struct, eq=False):
     """The sessions and connections of one host, and how many more are worth opening."""
 
-    __slots__ = (
-        *("_has_permit", "_host", "_of_host", "connections", "counterpart", "openings"),
-        "sessions",
-    )
-
-    def __init__(
-        self,
-        host: StaffedHost,
-        settings: EngineSettings,
-        has_permit: Callable[[str], bool],
-        lowered: Callable[[], None],
-    ) -> None:
-        """`has_permit`: is one free at this address? `lowered` is called when the limit is lowered."""
-        self._host = host
-        self._of_host = settings.host_connections
-        self._has_permit = has_permit
-        self.counterpart: StaffedHost | None = None  # where one is ordinary and one patient
-        self.sessions = HostSessions()
-        self.openings = Openings()
-        throttle = first_throttle(connections_max(settings, host.clocks.patient))
-        self.connections = HostConnections(throttle, self._of_host, lowered)
+    _host: StaffedHost
+    connections: HostConnections
+    _of_host: int  # connections that it and its counterpart may have
+    _has_permit: Callable[[str], bool]  # is one free at this address?
+    counterpart: StaffedHost | None = None  # where one is ordinary and one patient
+    sessions: HostSessions = field(default_factory=HostSessions)
+    openings: Openings = field(default_factory=Openings)
 
     def pair_with(self, host: StaffedHost) -> None:
         """One of the two is patient: they share the limit of connections."""
@@ -229,15 +215,12 @@ class LoadedHost(StaffedHost, Protocol):
     def window(self) -> int: ...
 
 
-class HostLoad:
+class HostLoad(Struct, eq=False):
     """The probes of one host, for the lists that hold back more of them."""
 
-    __slots__ = ("_host", "backlog", "present")
-
-    def __init__(self, host: LoadedHost) -> None:
-        self._host = host
-        self.present = 0  # probes waiting or under way here
-        self.backlog = 0  # verdicts that are not proven yet
+    _host: LoadedHost
+    present: int = 0  # probes waiting or under way here
+    backlog: int = 0  # verdicts that are not proven yet
 
     def enter(self) -> None:
         """A probe is this host's."""

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import trio
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from .ledger import (
     HostRecord,
@@ -86,40 +87,95 @@ class LeaseUser(Protocol):
         ...
 
 
+class LeaseStanding(Struct, frozen=True):
+    """What the store said last of one lease."""
+
+    is_denied: bool = False  # it has none for this process
+    is_contested: bool = False  # because other processes have them,
+    contested_since: float = inf
+    is_away: bool = False  # it did not answer
+    retry_at: float = inf
+
+
+class CausedRefusals(Struct, eq=False):
+    """The refusals that this process has caused at one host, and what the store knows of them."""
+
+    noted: int  # reported before the first unreported one
+    reported_at: float = -inf
+    # Of the hour, and those of them that are not reported yet.
+    _own: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=OWN_MAX))
+    unreported: deque[tuple[float, str]] = field(default_factory=deque)
+    _sent: int = 0  # of the latter, in the call under way
+
+    def add(self, now: float, account: str) -> None:
+        """A recipient was refused."""
+        self._own.append((now, account))
+        self.unreported.append((now, account))
+        if len(self.unreported) > OWN_MAX:  # the store is away
+            self.unreported.popleft()
+            self.noted += 1
+            self._sent = max(0, self._sent - 1)
+
+    def withdraw(self, account: str) -> int:
+        """The latest of the account was none: return how many fewer the store will count, 1 or 0."""
+        fewer = 0
+        for refusals, first in ((self._own, 0), (self.unreported, self._sent)):
+            for place in range(len(refusals) - 1, first - 1, -1):
+                if refusals[place][1] == account:
+                    del refusals[place]
+                    fewer += refusals is self.unreported
+                    break
+        return fewer
+
+    def within_hour(self, now: float) -> Iterable[tuple[float, str]]:
+        while self._own and self._own[0][0] <= now - HOUR_S:
+            self._own.popleft()
+        return self._own
+
+    # -- calls -----------------------------------------------------------------------------------
+
+    def report(self, now: float) -> list[NotedRefusals]:
+        """A call reports what is not reported yet."""
+        self._sent = len(self.unreported)
+        return [NotedRefusals(now - at, account) for at, account in self.unreported]
+
+    def reported(self, now: float) -> None:
+        """That call was answered."""
+        for _ in range(self._sent):
+            self.unreported.popleft()
+        self.noted += self._sent
+        self._sent, self.reported_at = 0, now
+
+    def lost(self, now: float) -> None:
+        """That call had no answer."""
+        self._sent, self.reported_at = 0, now
+
+
 class RefusalLease(Struct, eq=False):
     """This process's share of one host's refusals. Times are on trio's clock, in seconds."""
 
     host: str
     tolerance: LeasedTolerance
-    noted: int  # refusals that were reported before the first unreported one
+    caused: CausedRefusals
     _wake: "Callable[[RefusalLease], None]"
     _now: Callable[[], float] = field(
         default_factory=lambda: trio.lowlevel.current_clock().current_time
     )
     left: int = 0  # refusals that it may still cause
     low: int = 0  # with so few left, more are asked for
-    is_denied: bool = False  # the store has none for this process
-    is_contested: bool = False  # because other processes have them
-    is_away: bool = False  # the store did not answer
-    contested_since: float = inf
+    standing: LeaseStanding = LeaseStanding()
     is_asked: bool = False  # by the next call
     is_requesting: bool = False  # in the call under way
     wants_more: bool = False  # that call; else it gives back, or only reports
     until: float = -inf  # the lease's end, counted from before it was requested
-    retry_at: float = inf
     used_at: float = -inf
-    reported_at: float = -inf
-    # Refusals of the hour, and those of them that are not reported yet.
-    own: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=OWN_MAX))
-    unreported: deque[tuple[float, str]] = field(default_factory=deque)
-    sent: int = 0  # of the latter, in the call under way
     users: set[LeaseUser] = field(default_factory=set)  # since it was idle
     names: NameClaims = field(default_factory=NameClaims)
 
     @property
     def is_pending(self) -> bool:
         """Is it asked for? Then what waits is neither sent nor turned away."""
-        return self.left < 1 and not self.is_denied
+        return self.left < 1 and not self.standing.is_denied
 
     def want(self, user: LeaseUser, untested: str = "") -> None:
         """This user has something to send, perhaps with the random name of the `untested` domain."""
@@ -127,12 +183,12 @@ class RefusalLease(Struct, eq=False):
         self.used_at = now = self._now()
         if untested:
             self.names.want(untested, now)
-        if self.left < 1 and (not self.is_denied or now >= self.retry_at):
+        if self.is_pending or (self.left < 1 and now >= self.standing.retry_at):
             self.request_more()
 
     def request_more(self) -> None:
         """More is needed, or may be had: the tolerance has grown."""
-        self.is_denied = False
+        self.standing = replace(self.standing, is_denied=False)
         self.is_asked = True
         if not self.is_requesting:
             self._wake(self)
@@ -142,7 +198,7 @@ class RefusalLease(Struct, eq=False):
 
         While the store is away each process sends its own.
         """
-        if self.is_away or self.names.is_mine(name, now):
+        if self.standing.is_away or self.names.is_mine(name, now):
             return True
         if not (self.is_asked or self.is_requesting):
             self.request_more()
@@ -150,7 +206,7 @@ class RefusalLease(Struct, eq=False):
 
     def await_grant(self) -> None:
         """Something waits for it."""
-        if not (self.is_asked or self.is_requesting) and self.retry_at == inf:
+        if not (self.is_asked or self.is_requesting) and self.standing.retry_at == inf:
             self.request_more()
 
     def use(self, now: float) -> None:
@@ -160,23 +216,13 @@ class RefusalLease(Struct, eq=False):
     def note(self, now: float, account: str) -> None:
         """A recipient was refused."""
         self.left -= 1
-        self.own.append((now, account))
-        self.unreported.append((now, account))
-        if len(self.unreported) > OWN_MAX:  # the store is away
-            self.unreported.popleft()
-            self.noted += 1
-            self.sent = max(0, self.sent - 1)
-        if self.left <= self.low and not self.is_denied:
+        self.caused.add(now, account)
+        if self.left <= self.low and not self.standing.is_denied:
             self.request_more()
 
     def withdraw(self, account: str) -> None:
         """The latest refusal of the account was none. One that was reported counts all the same."""
-        for refusals, first in ((self.own, 0), (self.unreported, self.sent)):
-            for place in range(len(refusals) - 1, first - 1, -1):
-                if refusals[place][1] == account:
-                    del refusals[place]
-                    self.left += refusals is self.unreported
-                    break
+        self.left += self.caused.withdraw(account)
 
     def is_used(self, now: float) -> bool:
         is_recent = now - self.used_at < KEEP_S
@@ -186,20 +232,15 @@ class RefusalLease(Struct, eq=False):
         """Does the next call concern the host?"""
         if self.is_requesting:
             return False
-        if self.is_asked or (self.has_news and now >= self.reported_at + REPORT_S):
+        if self.is_asked or (self.has_news and now >= self.caused.reported_at + REPORT_S):
             return True
         if self.left < 1:
-            return now >= self.retry_at and self.is_used(now)
+            return now >= self.standing.retry_at and self.is_used(now)
         return now >= self.until - LEASE_S + EXTEND_S or not self.is_used(now)
 
     @property
     def has_news(self) -> bool:
-        return bool(self.unreported) or self.tolerance.known.changed
-
-    def own_within_hour(self, now: float) -> Iterable[tuple[float, str]]:
-        while self.own and self.own[0][0] <= now - HOUR_S:
-            self.own.popleft()
-        return self.own
+        return bool(self.caused.unreported) or self.tolerance.known.changed
 
 
 class RefusalLeases:
@@ -220,14 +261,14 @@ class RefusalLeases:
             before.host = f"{name} {self._noted}"  # the exchange has other addresses now
             self._active[before.host] = before
             self._count(before)
-        tolerance.lease_by(RefusalLease(name, tolerance, self._noted, self._wake))
+        tolerance.lease_by(RefusalLease(name, tolerance, CausedRefusals(self._noted), self._wake))
 
     def _wake(self, lease: RefusalLease) -> None:
         self._active[lease.host] = lease
         self._ledger.wake()
 
     def _count(self, lease: RefusalLease) -> None:
-        self._noted = max(self._noted, lease.noted + len(lease.unreported))
+        self._noted = max(self._noted, lease.caused.noted + len(lease.caused.unreported))
 
     def active(self) -> list[str]:
         """See LeaseKeeper."""
@@ -257,15 +298,14 @@ class RefusalLeases:
         if not is_wanted:
             lease.left = 0  # not used from here on
         lease.is_asked, lease.is_requesting, lease.wants_more = False, True, is_wanted
-        lease.sent = len(lease.unreported)
         took = max((user.hour_took for user in lease.users), default=0)
         return RefusalReport(
             max(0, lease.left),
             is_wanted,
             tolerance.known.tolerance,
             tolerance.known.hour,
-            lease.noted,
-            [NotedRefusals(now - at, account) for at, account in lease.unreported],
+            lease.caused.noted,
+            lease.caused.report(now),
             tolerance.to_record(now, took),
             lease.names.report(now, is_wanted=is_wanted),
         )
@@ -274,21 +314,17 @@ class RefusalLeases:
         """See LeaseKeeper."""
         if (lease := self._active.get(host)) is None:
             return
-        now = self._now()
-        lease.is_requesting = lease.is_away = False
-        for _ in range(lease.sent):
-            lease.unreported.popleft()
-        lease.noted += lease.sent
-        lease.sent, lease.reported_at = 0, now
+        now, lease.is_requesting = self._now(), False
+        lease.caused.reported(now)
         self._count(lease)
         # Where no more could be had, each refusal would ask again.
         lease.low = grant.leased // 2 if grant.leased > lease.left else 0
-        lease.left = grant.leased - len(lease.unreported)
+        lease.left = grant.leased - len(lease.caused.unreported)
         lease.until = began + LEASE_S
         lease.names.granted(grant.names_elsewhere, began)
         lease.tolerance.learn(grant.learned, now)
         elsewhere = [(now - each.age_s, each.account, each.count) for each in grant.elsewhere]
-        lease.tolerance.refused_elsewhere(lease.own_within_hour(now), elsewhere, now)
+        lease.tolerance.refused_elsewhere(lease.caused.within_hour(now), elsewhere, now)
         self._judge(lease, grant, now)
         if lease.is_asked:
             self._ledger.wake()
@@ -297,32 +333,38 @@ class RefusalLeases:
 
     def _judge(self, lease: RefusalLease, grant: LeaseGrant, now: float) -> None:
         """Is it refused what it asked for, or does it wait?"""
-        lease.is_contested, lease.retry_at = grant.is_contested, inf
         # Where nothing was asked for, what comes next asks first.
         if lease.left >= 1 or not (lease.is_asked or lease.wants_more):
-            lease.is_denied, lease.contested_since = False, inf
+            lease.standing = LeaseStanding(is_contested=grant.is_contested)
             return
+        before = lease.standing
+        lease.standing = replace(
+            before, is_contested=grant.is_contested, is_away=False, retry_at=inf
+        )
         if lease.is_asked:
             return
         if grant.leased:  # used up meanwhile
             lease.request_more()
             return
-        if grant.is_contested:
-            lease.contested_since = min(lease.contested_since, now)
-            if now < lease.contested_since + WAIT_S:
-                lease.retry_at = now + AGAIN_S
-                return
-        lease.is_denied, lease.retry_at = True, now + LATER_S
+        since = min(before.contested_since, now) if grant.is_contested else before.contested_since
+        waits = grant.is_contested and now < since + WAIT_S
+        lease.standing = replace(
+            lease.standing,
+            is_denied=before.is_denied or not waits,
+            contested_since=since,
+            retry_at=now + (AGAIN_S if waits else LATER_S),
+        )
 
     def failed(self, host: str) -> None:
         """See LeaseKeeper."""
         if (lease := self._active.get(host)) is None:
             return
         now = self._now()
-        lease.is_requesting, lease.sent, lease.reported_at = False, 0, now
-        lease.is_away = True
+        lease.is_requesting = False
+        lease.caused.lost(now)
+        lease.standing = replace(lease.standing, is_away=True)
         if lease.left < 1:
-            lease.is_denied, lease.retry_at = True, now + LATER_S
+            lease.standing = replace(lease.standing, is_denied=True, retry_at=now + LATER_S)
         lease.tolerance.known.report(again=True)  # what was learned is reported again
         for user in list(lease.users):
             user.refusals_leased(0)

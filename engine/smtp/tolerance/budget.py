@@ -245,7 +245,7 @@ class RefusalBudget(Struct, eq=False):
             return False
         if lease.left < 1 and (lease.is_asked or lease.is_requesting):
             return True
-        if lease.is_denied or lease.is_contested:
+        if lease.standing.is_denied or lease.standing.is_contested:
             return False
         flying = self._price_under_way(now)
         unleased = self.room_beside(flying, kind, account, now, leased=False)
@@ -253,7 +253,7 @@ class RefusalBudget(Struct, eq=False):
 
     def is_limited_otherwise(self, now: float) -> bool:
         """Is it a limit that does not grow: the hour's, a share's, or that the store of leases is away?"""
-        if self.lease is not None and self.lease.is_away:
+        if self.lease is not None and self.lease.standing.is_away:
             return True
         hour = self.known.hour
         return self.is_share_spent(now) or (hour is not None and self.refusals.in_hour(now) >= hour)

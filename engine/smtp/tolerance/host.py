@@ -84,7 +84,7 @@ class Tolerance:
         if budget.room_beside(0.0, kind, account, now, queued=queued, leased=False) <= 0:
             return True
         # A request does not wait for what other processes hold if the host may take more.
-        waits = kind.is_of_list or not lease.is_contested
+        waits = kind.is_of_list or not lease.standing.is_contested
         return not waits and self.growth(kind, account, now) is not Growth.NOT
 
     def growth(

@@ -3,7 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from .accounts import AccountsHere, WaitingHosts
 from .budget import RefusalBudget
@@ -25,14 +25,12 @@ class SpentBudget(Struct, frozen=True):
     rest_left_s: float
 
 
-class Tolerances:
+class Tolerances(Struct, eq=False):
     """The tolerances of all mail hosts of one egress. Bounded; the longest unused is removed first."""
 
-    def __init__(self, attach: Callable[[str, Tolerance], None] | None = None) -> None:
-        """`attach` leases the tolerance of a host that is new here."""
-        self._tolerances: OrderedDict[object, Tolerance] = OrderedDict()
-        self._attach = attach
-        self._waiting = WaitingHosts()
+    _attach: Callable[[str, Tolerance], None] | None = None  # leases that of a host that is new
+    _tolerances: OrderedDict[object, Tolerance] = field(default_factory=OrderedDict)
+    _waiting: WaitingHosts = field(default_factory=WaitingHosts)
 
     def find(self, host: object, name: str) -> Tolerance:
         """`name` is that of an exchange: what processes share is by name."""
