@@ -26,6 +26,8 @@ LONG_TESTS: set[str] = set()
 # What a field of a dataclass can do and one of a Struct can't: it is left out of the repr (a secret)
 # or the comparison, or set by its name alone.
 ONLY_IN_DATACLASSES = {"repr", "compare", "kw_only", "init"}
+# A build of the package renders the documentation by these, where msgspec is not installed.
+WITHOUT_PACKAGES = {Path("api/pages/page.py"), Path("api/pages/examples.py")}
 
 # `Any` switches the type checker off. How many lines of a package name it: lower a number when
 # lines go, never raise one.
@@ -39,7 +41,7 @@ FIGURES_MAX = {
     "guards against calls during a step": 0,
     "lines of its largest class": 297,
     "methods of its largest class": 24,
-    "attributes of its largest class": 23,
+    "attributes of its largest class": 15,
     "files of storage": 75,
     "statements of storage": 5_911,
     "store commands": 17,
@@ -125,7 +127,7 @@ def test_a_record_is_a_struct() -> None:
     found = {
         f"{path}: {node.name}"
         for path in product_modules()
-        if path.parts[0] in ("engine", "api", "storage")
+        if path.parts[0] in ("engine", "api", "storage") and path not in WITHOUT_PACKAGES
         for node in nodes_of(parsed(ROOT / path))
         if isinstance(node, ast.ClassDef)
         and any(

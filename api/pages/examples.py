@@ -6,9 +6,8 @@ so what a reader sees is ready to paste. Pure, and needs no other package.
 """
 
 import re
+from dataclasses import dataclass
 from html import escape
-
-from msgspec import Struct
 
 # What is in the pages, and the marks in its place: words that no highlighter divides.
 LOCAL_URL, LOCAL_TOOLS_URL = "http://127.0.0.1:8080", "http://127.0.0.1:8081"
@@ -23,7 +22,8 @@ KEY_MARK = "sk_test_" + "0" * 49
 MARKS = (URL_MARK, TOOLS_MARK, TOOLS_VARIABLE_MARK, KEY_MARK)
 
 
-class SignedInReader(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class SignedInReader:
     """Who is signed in to the dashboard and reads the documentation."""
 
     csrf: str
@@ -31,7 +31,8 @@ class SignedInReader(Struct, frozen=True):
     takes_test_keys: bool
 
 
-class Places(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Places:
     """Where the service is for its clients."""
 
     base_url: str

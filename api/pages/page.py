@@ -1,18 +1,19 @@
 """A page of the documentation, as it is kept and served. Pure, and needs no other package."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from msgspec import Struct
 
-
-class PageLink(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class PageLink:
     """Where a link between pages leads, and the title of that page."""
 
     url: str
     title: str
 
 
-class PageSection(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class PageSection:
     """A heading with the text below it, up to the next heading."""
 
     level: int  # 1 is the page's title
@@ -21,7 +22,8 @@ class PageSection(Struct, frozen=True):
     text: str = ""  # without markup; what is served has it in the search index alone
 
 
-class RenderedPage(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class RenderedPage:
     """A page as HTML, and its sections in their order."""
 
     html: str

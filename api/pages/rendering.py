@@ -13,10 +13,9 @@ import re
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-
-import msgspec
 
 from . import examples
 from .page import PageLink, RenderedPage
@@ -202,7 +201,7 @@ def main() -> None:
         from .markdown import render
 
         page = render(sys.stdin.buffer.read().decode(), link)
-        sys.stdout.buffer.write(msgspec.json.encode(page))
+        sys.stdout.buffer.write(json.dumps(asdict(page)).encode())
     else:
         render_documents()
 

@@ -36,6 +36,15 @@ def test_a_changed_page_is_rendered_and_a_deleted_one_disappears(tmp_path: Path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == made
 
 
+def test_a_build_renders_them_with_its_own_packages_alone() -> None:
+    """Where a wheel or an image is built, only what [build-system] names is installed."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['msgspec', 'trio', 'click', 'quart']))\n"
+        "import mailprobe.api.pages.rendering, mailprobe.api.pages.markdown"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=DOCS.parent, check=True)
+
+
 def test_the_service_needs_no_renderer() -> None:
     code = (
         "import sys, mailprobe.api.serve\n"
