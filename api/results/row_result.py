@@ -21,6 +21,7 @@ class RowResult(Verdict, frozen=True, gc=False):
     answered_at: float = 0.0  # Unix time, for the second pass; no column
     retry_at: float = 0.0  # Unix time: its mail host takes more then; no column
     takes: int = 0  # refusals that the host takes in ten minutes, where that is why; no column
+    waits: int = 0  # of the attempts: after so many it waited for its mail host; no column
 
     @property
     def host(self) -> str:

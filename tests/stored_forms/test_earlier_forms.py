@@ -132,7 +132,8 @@ def test_every_field_of_a_result_is_kept_but_for_those_of_clean() -> None:
     )
     answer = Answer(4, verdict, None, VerdictCause("smtp_blocked", "network"))
     assert results_in(encode_results([(4, answer)])) == {4: row_result(answer)}
-    assert RowResult.__struct_fields__[-4:] == ("attempts", "answered_at", "retry_at", "takes")
+    own = RowResult.__struct_fields__[-5:]
+    assert own == ("attempts", "answered_at", "retry_at", "takes", "waits")
 
 
 def test_a_row_keeps_its_further_addresses_and_is_not_blank_for_its_cells() -> None:

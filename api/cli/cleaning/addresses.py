@@ -27,7 +27,8 @@ class DistinctAddresses(Struct):
     numbers: dict[str, int] = field(default_factory=dict)
     offsets: "array[int]" = field(default_factory=lambda: array("q"))
     due_at: "array[float]" = field(default_factory=lambda: array("d"))  # Unix time, or FINAL
-    attempts: "array[int]" = field(default_factory=lambda: array("B"))  # 0: not asked about
+    # Without those after which it waited for its mail host; 0: not asked about.
+    attempts: "array[int]" = field(default_factory=lambda: array("B"))
     waits: "array[int]" = field(default_factory=lambda: array("B"))  # 1: for its mail host
     answered: int = 0
     rows: int = 0

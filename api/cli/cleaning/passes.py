@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from math import inf
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import trio
 from msgspec import Struct, field
@@ -26,15 +26,19 @@ from ...results.lights import ANSWERED, WORDS
 from ...results.row_result import RowResult, row_result
 from ...terminal import plain
 from ..source import AnswerSource, PatientSource, in_request_order
-from .addresses import FINAL, DistinctAddresses, first_of_domains
+from .addresses import FINAL, TOGETHER_S, DistinctAddresses, first_of_domains
 from .early_end import FailuresInARow, is_failure
 from .waiting import clock, words_of_results
+
+if TYPE_CHECKING:  # the engine imports DNS, HTTP and SMTP
+    from mailprobe.engine.stream.answers import Answer
 
 LONG = 1_000  # addresses: before so many, the first domains are asked alone
 FIRST_DOMAINS_MAX = 30
 FAILURES_IN_A_ROW_MAX = 200
 DOUBLINGS_MAX = 16  # of these limits, one for each earlier run that ended early
-WAITED_MAX = 12  # times that an address is asked while it waits for its host to be seen to judge
+# An address waits for its mail host at least so long the first time, the second time, and so on.
+WAITS_S = (60.0, 120.0, 240.0, 480.0, 960.0, 1800.0)
 PATIENCE_S = 900.0  # of a list at the command line
 ANSWER_RECENT_S = 3600.0  # an answer of an earlier run shows for so long that hosts are reached
 
@@ -71,11 +75,23 @@ class Recheck(Struct, frozen=True):
 
     def due_at(self, result: RowResult, patience_until: float) -> float:
         """When the address is to be asked about again, in Unix time; FINAL if never."""
-        if result.retry_at and result.attempts <= WAITED_MAX:
-            return result.retry_at if result.retry_at <= patience_until else FINAL
-        if not result.is_passing or result.attempts > self.passes:
+        if result.retry_at:
+            if max(result.retry_at, result.answered_at + TOGETHER_S) > patience_until:
+                return FINAL
+            # Once more when the patience ends, if not before.
+            longer = result.answered_at + _least_wait_s(result)
+            return min(max(result.retry_at, longer), patience_until)
+        asked = result.attempts - result.waits
+        if not result.is_passing or asked > self.passes:
             return FINAL
-        return result.answered_at + self.after_s[min(result.attempts, len(self.after_s)) - 1]
+        return result.answered_at + self.after_s[min(asked, len(self.after_s)) - 1]
+
+
+def _least_wait_s(result: RowResult) -> float:
+    """How long its mail host is left alone at least: longer each time that it was asked in vain."""
+    if not result.waits or result.reason == "host_budget":  # then it was not asked
+        return 0.0
+    return WAITS_S[min(result.waits, len(WAITS_S)) - 1]
 
 
 NO_RECHECK = Recheck(passes=0, patience_s=0.0)
@@ -190,16 +206,7 @@ class Passes(Struct):
                     )
                 earlier = self.addresses.offset(email)
                 before = None if earlier is None else self.journal.answer(earlier)
-                asked_before = 0 if before is None else before.attempts
-                is_asked = answer.cause.reason != "host_budget"
-                result = row_result(answer, max(1, asked_before + is_asked), self.now())
-                attempts = result.attempts
-                is_kept = result.status == "unknown" and result.reason != "host_changed"
-                if before is not None and before.valid and is_kept:
-                    # It was accepted before; only the test of its domain was repeated. A host that
-                    # has changed says nothing of what it accepted before, either.
-                    kept = replace(before, attempts=attempts, answered_at=self.now())
-                    result = replace(kept, retry_at=result.retry_at, takes=result.takes)
+                result = _result_after(before, answer, self.now())
                 self.asked += 1
                 offset = self.journal.append(result)
                 self._record(offset, result)
@@ -216,7 +223,8 @@ class Passes(Struct):
             self.counts.count(before, -1)
         due_at = self._due_at(result)
         waits = result.retry_at > 0
-        self.addresses.record(email, offset, due_at, result.attempts, waits=waits)
+        asked = result.attempts - result.waits
+        self.addresses.record(email, offset, due_at, asked, waits=waits)
         self.counts.count(result)
 
     def _due_at(self, result: RowResult) -> float:
@@ -274,3 +282,20 @@ class Passes(Struct):
             return []
         found = self._answers(self.addresses.numbers)
         return [result for result in found if result.retry_at]
+
+
+def _result_after(before: RowResult | None, answer: "Answer", now: float) -> RowResult:
+    """The result of an answer about an address that had this one before."""
+    attempts, waits = (0, 0) if before is None else (before.attempts, before.waits)
+    is_counted = attempts == 0 or answer.cause.reason != "host_budget"
+    attempts += is_counted
+    waits += is_counted and answer.retry_s is not None
+    result = replace(row_result(answer, attempts, now), waits=waits)
+    if before is None or not before.valid:
+        return result
+    if result.status != "unknown" or result.reason == "host_changed":
+        return result
+    # It was accepted before; only the test of its domain was repeated. A host that
+    # has changed says nothing of what it accepted before, either.
+    kept = replace(before, attempts=attempts, waits=waits, answered_at=now)
+    return replace(kept, retry_at=result.retry_at, takes=result.takes)

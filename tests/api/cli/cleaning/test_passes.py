@@ -39,6 +39,7 @@ SILENT = (Outcome.TIMED_OUT, VerdictCause("timeout", "host"))
 TYPO = Signals(suggestion="gmail.com")
 SYNTAX = (Outcome.SYNTAX, VerdictCause("syntax", "address"))
 Scripted = tuple[Outcome, VerdictCause]
+UNCONFIRMED = (Outcome.UNCONFIRMED, VerdictCause("unconfirmed", "host"))
 
 
 @dataclass
@@ -48,6 +49,7 @@ class ScriptedSource:
     scripts: dict[str, list[Scripted]] = field(default_factory=dict)
     otherwise: Scripted = FOUND
     asked: list[tuple[float, str]] = field(default_factory=list)  # (trio's clock, address)
+    wait_s: float = 60.0  # after which an unconfirmed one may be asked again
 
     @asynccontextmanager
     async def open_answers(
@@ -65,7 +67,8 @@ class ScriptedSource:
             found = outcome not in (Outcome.SYNTAX, Outcome.RESOLVER_FAILED)
             signals = TYPO if text.endswith("@gmial.com") else NO_SIGNALS
             verdict = judge(text, outcome, signals, mx_found=found)
-            yield Answer(position, verdict, known_cause=cause)
+            wait_s = self.wait_s if cause.reason == "unconfirmed" else None
+            yield Answer(position, verdict, known_cause=cause, retry_s=wait_s)
 
     @property
     def addresses(self) -> list[str]:
@@ -198,6 +201,38 @@ async def test_due_times_are_kept_for_a_run_that_resumes(
         await third.run(source)
         assert len(source.asked) == 2
         assert third.counts.statuses == {"unknown": 0, "deliverable": 1}
+
+
+# Waits for mail hosts
+
+
+async def test_waits_grow_until_the_patience_ends(
+    autojump_clock: trio.abc.Clock, journal: Journal
+) -> None:
+    source = ScriptedSource(otherwise=UNCONFIRMED)
+    began = trio.current_time()
+    await passes_over(journal, ["a@a.test"], Recheck(patience_s=7200.0)).run(source)
+    minutes = [(at - began) / 60 for at, _ in source.asked]
+    assert minutes == [0, 1, 3, 7, 15, 31, 61, 91, 120]
+
+
+async def test_a_host_that_asks_for_longer_waits_gets_them(
+    autojump_clock: trio.abc.Clock, journal: Journal
+) -> None:
+    source = ScriptedSource(otherwise=UNCONFIRMED, wait_s=2400.0)
+    began = trio.current_time()
+    await passes_over(journal, ["a@a.test"], Recheck(patience_s=7200.0)).run(source)
+    assert [(at - began) / 60 for at, _ in source.asked] == [0, 40, 80, 120]
+
+
+async def test_waits_use_up_no_recheck(autojump_clock: trio.abc.Clock, journal: Journal) -> None:
+    script = [UNCONFIRMED, UNCONFIRMED, UNCONFIRMED, GREYLISTED, GREYLISTED, FOUND]
+    source = ScriptedSource({"a@a.test": script})
+    passes = passes_over(journal, ["a@a.test"], Recheck(2, (300,)))
+    began = trio.current_time()
+    await passes.run(source)
+    assert [(at - began) / 60 for at, _ in source.asked] == [0, 1, 3, 7, 12, 17]
+    assert results_of(passes) == {"a@a.test": ("deliverable", "accepted", 6)}
 
 
 # The early end
