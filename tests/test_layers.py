@@ -44,7 +44,8 @@ PURE = [
     *(
         f"mailprobe.engine.smtp.tolerance.{name}"
         for name in (
-            *("accounts", "bans", "budget", "host", "hosts", "limits", "refusals", "share"),
+            *("accounts", "bans", "budget", "host", "hosts", "limits", "rate", "refusals"),
+            "share",
         )
     ),
     "mailprobe.engine.smtp.replies.rules",

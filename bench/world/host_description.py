@@ -104,6 +104,9 @@ class HostDescription:
     session_recipients_max: int | None = None  # in one connection, likewise
     session_recipients_reply: str = "550 5.7.1 Maximum recipients per connection exceeded"
     counts_accepted_only: bool = False  # toward both limits, as Postfix and sendmail do
+    rate_max: int | None = None  # recipients of all connections in `rate_s`, also refused ones
+    rate_s: float = 60.0
+    rate_reply: str = "450 4.7.1 Error: too many recipients from probe.test[192.0.2.1]"
     transactions_max: int | None = None
     refusals_free: int | None = None  # refusals before each takes `refusal_delay_s`: Postfix, 10
     refusal_delay_s: float = 1.0

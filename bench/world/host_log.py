@@ -14,6 +14,7 @@ from .host_defences import SOURCES_MAX, SourceHistory
 
 SESSIONS_KEPT = 1_000
 COMMANDS_KEPT = 2_000  # commands of one session
+RECENT_KEPT = 10_000  # times of recipients
 RECIPIENTS_KEPT = 50_000  # different mailboxes; later ones are counted under "…"
 
 
@@ -73,6 +74,8 @@ class HostLog(Struct):
     connections_peak: int = 0
     recipients: Counter[str] = field(default_factory=Counter)  # RCPT mailboxes
     first_recipient_at_s: dict[str, float] = field(default_factory=dict)  # for greylisting
+    # Those that were answered, for limits in a time.
+    recipients_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_KEPT))
     answered: Counter[str] = field(default_factory=Counter)  # for replies that follow each other
     history: ClientHistory = field(default_factory=ClientHistory)  # all clients are one
     sources: dict[str, SourceHistory] = field(default_factory=dict)  # by address
@@ -113,6 +116,11 @@ class HostLog(Struct):
             mailbox = "…"
         self.recipients[mailbox] += 1
         self.first_recipient_at_s.setdefault(mailbox, now)
+
+    def count_in(self, rate_s: float, now: float) -> int:
+        """Count one more recipient, and return how many there were in so many seconds."""
+        self.recipients_at_s.append(now)
+        return sum(at_s > now - rate_s for at_s in self.recipients_at_s)
 
     def times_answered(self, mailbox: str) -> int:
         """How often it was answered before; counts this time."""

@@ -237,6 +237,8 @@ class SmtpScript:
         host = self._host
         if (limited := self._beyond_limit(mailbox)) is not None:
             return limited
+        if host.rate_max is not None and host.record.count_in(host.rate_s, now) > host.rate_max:
+            return self._refused(host.rate_reply)
         if not host.counts_accepted_only:
             self._count_recipient()
         if host.tls_demanded_at == "RCPT" and not self._secure:

@@ -423,8 +423,9 @@ class HostControls(Struct, eq=False):
             self._shared.answered_at(probe.target.exchange.name)
         elif self.changed is None:  # the usual case
             return self.record.is_exceeded(treatment, refused, now, of_list=probe.deferred_start)
-        of_list = probe.deferred_start
-        return self.has_changed(now) or self.is_at_record(treatment, refused, now, of_list=of_list)
+        return self.has_changed(now) or self.is_at_record(
+            treatment, refused, now, of_list=probe.deferred_start
+        )
 
     def may_be_due(self, now: float) -> bool:
         """May the next refusals have to be confirmed by a control?"""

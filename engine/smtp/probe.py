@@ -242,16 +242,17 @@ class Objections(msgspec.Struct, eq=False):
     count: int = 0
     verdict: tuple[Outcome, str] | None = None  # if the latest of them was no limit
     words: str = ""  # of that refusal (limits.alike())
+    of_rate: bool = False  # it speaks of a rate
     sender_refused_by: Any = None  # the host that refused one kind of sender for it
 
     def add(self) -> None:
         """It was refused, perhaps because of a limit."""
         self.count += 1
 
-    def add_refusal(self, outcome: Outcome, rule: str, words: str) -> None:
+    def add_refusal(self, outcome: Outcome, rule: str, words: str, *, of_rate: bool) -> None:
         """It was, as it seems; this is the verdict if it was not."""
         self.count += 1
-        self.verdict, self.words = (outcome, rule), words
+        self.verdict, self.words, self.of_rate = (outcome, rule), words, of_rate
 
     def refuse_sender(self, host: object) -> bool:
         """This host refused one kind of sender. False if it did so for this address before."""

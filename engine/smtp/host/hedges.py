@@ -84,9 +84,11 @@ class Hedges(Struct, eq=False):
 def connect_ahead(host: Host) -> bool:
     """Open this host's first connection, though no probe waits here; False if it may not be."""
     now = host.now()
-    if host.rest.is_on(now) or host.egress.closing:
-        return False
-    if not any(map(host.egress.permits.available, host.identity.addresses)):
+    if (
+        host.rest.is_on(now)
+        or host.egress.closing
+        or not any(map(host.egress.permits.available, host.identity.addresses))
+    ):
         return False
     host.open_connection(None)
     return True
@@ -104,9 +106,11 @@ def move_equals(host: Host, silent: Host, probes: Sequence[Probe]) -> None:
         if silent.waiting.is_gone(probe) or probe.deferred_start:
             continue
         exchange = probe.target.next_exchange
-        if exchange is None or exchange.name not in host.identity.names:
-            continue
-        if exchange.preference != probe.target.exchange.preference:
+        if (
+            exchange is None
+            or exchange.name not in host.identity.names
+            or exchange.preference != probe.target.exchange.preference
+        ):
             continue
         if host.egress.domains.refusal(host.identity.key, probe.domain, now) is not None:
             continue

@@ -28,6 +28,9 @@ NO_BUDGET = Cause(
     BUDGET_RULE,
     "the refusals that it takes from us are used up for now",
 )
+RATE_REST = Cause(
+    Outcome.HOST_BUDGET, BUDGET_RULE, "it takes only so many recipients from us in a time"
+)
 DEFERRED_FAILURES_MAX = 3  # after more, probes are settled instead of deferred
 
 
@@ -172,7 +175,7 @@ class HostRest(Struct, eq=False):
     def reject(self, probe: Probe, cause: Cause) -> None:
         """The probe is not sent here, for this cause."""
         host = self._host
-        self._note_ban(probe, cause)
+        cause = self._waited_for(probe, cause)
         if probe.notes is not None:
             probe.notes.cached.append("rest")
             words = f"{NOT_ASKED}, resting: {cause.words}"
@@ -185,9 +188,17 @@ class HostRest(Struct, eq=False):
         """Fail over every probe that waits here."""
         for probe in self._host.waiting.pop_all():
             if not probe.settled and probe.target.host is self._host:
-                self._note_ban(probe, cause)
-                self._probes.fail_over(probe, cause)
+                self._probes.fail_over(probe, self._waited_for(probe, cause))
 
-    def _note_ban(self, probe: Probe, cause: Cause) -> None:
-        if cause.rule == BAN_RULE:
-            probe.result.retry_after(max(0.0, self.backoff.until - self._host.now()))
+    def _waited_for(self, probe: Probe, cause: Cause) -> Cause:
+        """Note until when it may wait, where that is known. Returns the cause that it is told.
+
+        A list's row that is not sent because of a rate is not refused: others were.
+        """
+        rate, until, now = self._host.tolerance.budget.rate, self.backoff.until, self._host.now()
+        of_rate = rate.is_limited and probe.has_patience and cause.rule != BAN_RULE
+        if of_rate:
+            until = max(until, rate.rest.until, probe.target.domain.at.backoff_until)
+        if cause.rule == BAN_RULE or (of_rate and now < until):
+            probe.result.retry_after(max(0.0, until - now))
+        return RATE_REST if of_rate and now < until else cause

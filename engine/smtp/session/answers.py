@@ -29,7 +29,6 @@ from .recorder import SessionRecorder
 from .sent_controls import Control
 from .transaction import Transaction
 
-RATE_S = 300.0  # until a list comes back; most hosts count by the minute, or by ten of them
 _NO_MAILBOX = Meaning.NO_MAILBOX  # to look each up takes 0.12 µs in Python 3.11
 _TLS_DEMANDED = Meaning.TLS_DEMANDED
 _SENDER_REFUSED = Meaning.SENDER_REFUSED
@@ -164,7 +163,12 @@ class RecipientReplies(Struct, eq=False):
         for held in reversed(released.again):
             asked = held.asked
             if isinstance(asked, Probe):
-                asked.objections.add_refusal(held.outcome, held.reading.rule, held.refusal)
+                asked.objections.add_refusal(
+                    held.outcome,
+                    held.reading.rule,
+                    held.refusal,
+                    of_rate=held.reading.meaning is _RATE_LIMITED,
+                )
                 requeue_uncounted(self._emit, asked)
             else:
                 asked.objections.add()  # a limit may have refused it
@@ -194,6 +198,7 @@ class RecipientReplies(Struct, eq=False):
 
     def _own_answer(self, asked: PendingProbe, reply: SmtpReply, reading: ReplyMeaning) -> None:
         """The reply speaks of its recipient, not of the terms or of a limit."""
+        now = self._conversation.received_at
         if isinstance(asked, CatchAllTest):
             if (
                 reading.meaning is _NO_MAILBOX and reply.code >= 500
@@ -209,10 +214,8 @@ class RecipientReplies(Struct, eq=False):
             return
         if reading.meaning is _NO_MAILBOX and reply.code >= 500:
             asked.target.domain.refused_as_unknown(asked.mailbox, reply)
-        if reading.meaning is _RATE_LIMITED and asked.has_patience:
-            asked.result.retry_after(RATE_S)
-        outcome, now = refusal_outcome(reply, reading), self._conversation.received_at
-        self._confirmation.conclude(asked, outcome, reading.rule, now)
+        outcome, of_rate = refusal_outcome(reply, reading), reading.meaning is _RATE_LIMITED
+        self._confirmation.refused(asked, outcome, reading.rule, now, of_rate=of_rate)
 
     def _test_answered(self, test: CatchAllTest, reply: SmtpReply, reading: ReplyMeaning) -> None:
         acceptance, now = acceptance_of(reply, reading), self._conversation.received_at

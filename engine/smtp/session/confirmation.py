@@ -145,6 +145,14 @@ class Confirmation(Struct, eq=False):
                     self.see(treatment)
         self._emit(Settled(probe, outcome, rule))
 
+    def refused(
+        self, probe: Probe, outcome: Outcome, rule: str, now: float, *, of_rate: bool
+    ) -> None:
+        """The recipient itself was refused. A list comes back to a host that limits a rate."""
+        if of_rate and probe.has_patience:
+            probe.result.retry_after(self._host.tolerance.budget.rate.refused(probe.mailbox, now))
+        self.conclude(probe, outcome, rule, now)
+
     def accepted_untested(self, probe: Probe, now: float) -> None:
         """A recipient was accepted whose domain is still to be tested."""
         self.treatments.note_untested(probe, now)
@@ -332,9 +340,10 @@ def unconfirmed_acceptance(host: SessionHost, verdict: ProbeVerdict, now: float)
         is_spent = tolerance.is_spent(Kind.LIST, probe.asker, now)
         if is_spent and controls.record.count(now) <= controls.row_takes:
             return verdict
-        wait_s = tolerance.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
-        wait_s = max(wait_s, list_wait_s(probe.patience_s))
-        probe.result.retry_after(wait_s, tolerance.known.tolerance)
+        room_s = tolerance.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
+        probe.result.retry_after(
+            max(room_s, list_wait_s(probe.patience_s)), tolerance.known.tolerance
+        )
         if outcome is _CATCH_ALL:  # its random name was accepted by such a host, too
             probe.target.domain.forget()
         return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE

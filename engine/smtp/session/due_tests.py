@@ -37,8 +37,8 @@ class DueTests(Struct, eq=False):
         """Such a test, which the caller sends."""
         domain: DomainAcceptance = probe.target.domain
         model = probe.mailbox.rpartition("@")[0]
-        variant = int(bool(domain.other_local))  # the first one was refused: it is not asked again
-        return self._begin(domain, model, variant, probe)
+        # If the first one was refused, it is not asked again.
+        return self._begin(domain, model, int(bool(domain.other_local)), probe)
 
     def add_second(self, test: CatchAllTest) -> None:
         """One of another shape is due."""

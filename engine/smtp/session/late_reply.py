@@ -47,9 +47,8 @@ class LateReply(Struct, eq=False):
     def may_give_way(self, batch: RecipientBatch, after_s: float) -> bool:
         """Is the reply later than that, and may its probe be sent again?"""
         conversation = self._conversation
-        if not self.is_late or conversation.now < conversation.since + after_s:
-            return False
-        return self._may_reroute(batch)
+        is_later = self.is_late and conversation.now >= conversation.since + after_s
+        return is_later and self._may_reroute(batch)
 
     def _may_reroute(self, batch: RecipientBatch) -> bool:
         """Once for each probe; a test is not sent again."""

@@ -207,26 +207,28 @@ class NextBatch(Struct, eq=False):
 
     def last_control(self, now: float) -> PendingProbe | None:
         """The control that confirms the session's last verdicts, if it may be sent."""
-        confirmation = self._confirmation
-        if not self._limits.may_send_control(accepted=confirmation.expects_acceptance):
+        control, transaction = self._confirming(now), self._transaction
+        if control is None or (
+            transaction.must_open([control]) and not transaction.may_open([control])
+        ):
             return None
-        control = confirmation.next_control(now)
-        if control is None:
-            return None
-        opens = self._transaction.must_open([control])
-        return control if not opens or self._transaction.may_open([control]) else None
+        return control
 
     def _due_control(self, now: float) -> PendingProbe | None:
         """A control, if the held verdicts are not to wait for a reply that confirms them."""
         confirmation = self._confirmation
         is_idle = not self.tests.due and not self._host.waiting.any()
         is_last = is_idle and now >= confirmation.due_at
-        control = None
-        if is_last and self._limits.may_send_control(accepted=confirmation.expects_acceptance):
-            control = confirmation.next_control(now)
+        control = self._confirming(now) if is_last else None
         if control is None and is_last:
             confirmation.end(now)
         return control
+
+    def _confirming(self, now: float) -> PendingProbe | None:
+        """The control that would confirm the held verdicts, if there is room for it."""
+        expects_acceptance = self._confirmation.expects_acceptance
+        has_room = self._limits.may_send_control(accepted=expects_acceptance)
+        return self._confirmation.next_control(now) if has_room else None
 
     def _room_for(self, room: int) -> int:
         """How many of these recipients the next batch may have."""
@@ -296,8 +298,9 @@ class NextBatch(Struct, eq=False):
         accepted probe waits here, and the test is due.
         """
         limits = self._limits.of_host
-        if probe.objections.verdict is not None and limits.is_own(probe.objections.words, now):
-            self._confirmation.conclude(probe, *probe.objections.verdict, now)
+        before = probe.objections
+        if before.verdict is not None and limits.is_own(before.words, now):
+            self._confirmation.refused(probe, *before.verdict, now, of_rate=before.of_rate)
             return True
         if not probe.result.accepted or limits.per_connection > 1:
             return False
@@ -346,9 +349,12 @@ class NextBatch(Struct, eq=False):
     def _is_ours(self, test: CatchAllTest, now: float) -> bool:
         """May this process send the name? Lists wait until no other process has claimed it."""
         budget = self._host.tolerance.budget
-        if budget.lease is None or not test.may_wait or budget.has_plenty(1, now):
-            return True
-        return budget.lease.may_name(test.domain.key, now)
+        return (
+            budget.lease is None
+            or not test.may_wait
+            or budget.has_plenty(1, now)
+            or budget.lease.may_name(test.domain.key, now)
+        )
 
     def _can_prove(self, asked: Probe | CatchAllTest, now: float) -> bool:
         may_send = self._limits.may_send_control(accepted=True)

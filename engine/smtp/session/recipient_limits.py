@@ -227,9 +227,8 @@ class SessionLimits(Struct, eq=False):
             if not certain and (condemns or asked.objections.count or limits.knows(refusal)):
                 limits.refute(refusal, now)
             return False
-        if asked.objections.count >= OBJECTIONS_MAX:
-            return False
-        if not certain and limits.is_own(refusal, now):
+        is_own = not certain and limits.is_own(refusal, now)
+        if is_own or asked.objections.count >= OBJECTIONS_MAX:
             return False
         if asked not in elsewhere:
             self.held.append(HeldRefusal(asked, reply, reading, refusal, self.recipients))

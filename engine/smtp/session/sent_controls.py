@@ -53,9 +53,8 @@ def confirming_control(
 
 def is_control_known(host: SessionHost, probe: Probe, expected: Treatment, now: float) -> bool:
     """Is there an address that could confirm the verdict of this probe?"""
-    if host.controls.known.find(expected, probe.target.domain, now) is not None:
-        return True
-    return expected is _REFUSED and _may_be_named(probe, now)
+    known = host.controls.known.find(expected, probe.target.domain, now)
+    return known is not None or (expected is _REFUSED and _may_be_named(probe, now))
 
 
 def _may_be_named(probe: Probe, now: float) -> bool:

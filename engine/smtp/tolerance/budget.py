@@ -11,6 +11,7 @@ from ..leases.ledger import CEILING, HostRecord
 from .accounts import AccountsHere
 from .bans import Bans
 from .limits import HOUR_S, UNKNOWN, WINDOW_S, Kind, RefusalLimits
+from .rate import RecipientRate
 from .refusals import RefusalTimes
 from .share import HourlyShare
 
@@ -185,6 +186,7 @@ class RefusalBudget(Struct, eq=False):
     known: KnownLimits = field(default_factory=KnownLimits)
     refusals: RefusalTimes = field(default_factory=RefusalTimes)
     bans: Bans = field(default_factory=Bans)
+    rate: RecipientRate = field(default_factory=RecipientRate)
     lease: "RefusalLease | None" = None  # None: all of it belongs to this process
     asked: int = 0  # recipients, as the estimate counts them
     refused: int = 0
@@ -229,7 +231,7 @@ class RefusalBudget(Struct, eq=False):
     def has_plenty(self, count: int, now: float) -> bool:
         """May so many be sent, whoever asks? A cheap answer for most batches."""
         known = self.known
-        if known.is_counted:
+        if known.is_counted or self.rate.is_limited:
             return False
         recent = self.refusals.guard.recent(now)
         flying = self._price_under_way(now)
@@ -253,10 +255,12 @@ class RefusalBudget(Struct, eq=False):
 
     def is_limited_otherwise(self, now: float) -> bool:
         """Is it a limit that does not grow: the hour's, a share's, or that the store of leases is away?"""
-        if self.lease is not None and self.lease.standing.is_away:
-            return True
         hour = self.known.hour
-        return self.is_share_spent(now) or (hour is not None and self.refusals.in_hour(now) >= hour)
+        return (
+            (self.lease is not None and self.lease.standing.is_away)
+            or self.is_share_spent(now)
+            or (hour is not None and self.refusals.in_hour(now) >= hour)
+        )
 
     def is_share_spent(self, now: float) -> bool:
         return self.known.row.share is not None and self._left_of_share(now) <= 0
@@ -272,7 +276,7 @@ class RefusalBudget(Struct, eq=False):
         leased: bool = True,
     ) -> int:
         """The same beside others under way that may cost so much. Not `leased`: of all processes."""
-        if now < self.bans.rest_until:
+        if now < self.bans.rest_until or (kind is Kind.LIST and now < self.rate.rest.until):
             return 0
         total, own = self.limits_of(kind, account, now)
         own -= self.refusals.of_account(account, now)
@@ -294,6 +298,8 @@ class RefusalBudget(Struct, eq=False):
         if room and self.known.row.share is not None:
             # Most of the rows are accepted, and each of them makes room for others.
             room = max(0, min(room, self._left_of_share(now) - min(waiting, SESSION_GROWN)))
+        if kind is Kind.LIST and self.rate.is_limited:
+            room = 0 if flying and self._under_way[kind] else min(room, 1)
         return room
 
     @property
@@ -400,6 +406,8 @@ class RefusalBudget(Struct, eq=False):
     ) -> None:
         """A recipient that was sent was answered; `refused` for good (5yz)."""
         self.known.note_answered(now, accepted=accepted)
+        if self.rate.is_limited and (accepted or refused):
+            self.rate.judged(now)
         if kind is not Kind.CONTROL:
             self._under_way[kind] = max(0, self._under_way[kind] - 1)
             if not kind.is_name:

@@ -103,9 +103,13 @@ class Tolerance:
         is none, an account that is alone at the host has its answers at its own risk.
         """
         budget = self.budget
-        if self.is_resting(now) or self.known.tolerance >= self.known.ceiling:
-            return Growth.NOT
-        if budget.is_limited_otherwise(now) or budget.awaits_lease(kind, account, now):
+        if (
+            self.is_resting(now)
+            or (kind is Kind.LIST and budget.rate.rest.active(now))
+            or self.known.tolerance >= self.known.ceiling
+            or budget.is_limited_otherwise(now)
+            or budget.awaits_lease(kind, account, now)
+        ):
             return Growth.NOT
         wait_s = 0.0
         refused_at = budget.refusals.latest_at
@@ -167,8 +171,9 @@ class Tolerance:
     def next_room_s(self, kind: Kind, account: str, now: float, patience_s: float) -> float:
         """After how many seconds the account may find room, at the earliest."""
         budget, refusals = self.budget, self.budget.refusals
-        if self.is_resting(now):
-            return budget.bans.rest_until - now
+        rate_until = budget.rate.rest.until if kind is Kind.LIST else now
+        if now < (rest_until := max(budget.bans.rest_until, rate_until)):
+            return rest_until - now
         if budget.room_beside(0.0, kind, account, now, leased=False) > 0:
             # What lacks is under way, or leased by other processes: both come back soon.
             is_leased_out = budget.lease is not None and budget.lease.left < 1
