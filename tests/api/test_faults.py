@@ -136,11 +136,8 @@ async def assert_harmless(place: Place, limits: dict[str, Any]) -> None:
     with failing(*place) as has_failed:
         async with serve(limits) as served:
             with trio.fail_after(20):
-                for _ in range(5):
+                while not has_failed():  # on a busy machine clients meet otherwise
                     await all_kinds(served)
-                    if has_failed():
-                        break
-            assert has_failed(), place
             for request in (POST, GET, POST):
                 with trio.fail_after(5):
                     assert (await served.request(request)).status == 200, place
