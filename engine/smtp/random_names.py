@@ -10,7 +10,6 @@ import re
 import secrets
 from collections.abc import Sequence
 from enum import Enum
-from functools import partial
 
 from msgspec import Struct, field
 
@@ -65,7 +64,7 @@ _SHORT_CODA = "bcdfghjklmnprstvwxyz"
 class _Chance(Struct, eq=False):
     """Draws from one number of the system: one call for each name."""
 
-    _left: int = field(default_factory=partial(secrets.randbits, 80))
+    _left: int = field(default_factory=lambda: secrets.randbits(80))
 
     def draw(self, choices: Sequence[str]) -> str:
         self._left, drawn = divmod(self._left, len(choices))
