@@ -21,6 +21,7 @@ from ..evidence import (
     shown,
 )
 from ..verdict import Outcome
+from .replies.rules import ReplyMeaning
 from .tolerance.limits import Kind
 
 ADDRESSES_MAX = 5  # of exchanges, tried for one probe
@@ -240,19 +241,19 @@ class Objections(msgspec.Struct, eq=False):
     """Refusals of a recipient that may have been for a limit, or for the sender, and not its own."""
 
     count: int = 0
-    verdict: tuple[Outcome, str] | None = None  # if the latest of them was no limit
+    # That of the latest of them, if it was for no limit, and how it reads.
+    verdict: tuple[Outcome, ReplyMeaning] | None = None
     words: str = ""  # of that refusal (limits.alike())
-    of_rate: bool = False  # it speaks of a rate
     sender_refused_by: Any = None  # the host that refused one kind of sender for it
 
     def add(self) -> None:
         """It was refused, perhaps because of a limit."""
         self.count += 1
 
-    def add_refusal(self, outcome: Outcome, rule: str, words: str, *, of_rate: bool) -> None:
+    def add_refusal(self, outcome: Outcome, reading: ReplyMeaning, words: str) -> None:
         """It was, as it seems; this is the verdict if it was not."""
         self.count += 1
-        self.verdict, self.words, self.of_rate = (outcome, rule), words, of_rate
+        self.verdict, self.words = (outcome, reading), words
 
     def refuse_sender(self, host: object) -> bool:
         """This host refused one kind of sender. False if it did so for this address before."""

@@ -356,7 +356,7 @@ def _of_unanswered(probe: Probe, outcome: Outcome, rule: str) -> tuple[Outcome, 
     """The verdict of a probe without an answer: by what kept it from one, if that is known."""
     before, egress = probe.objections.verdict, probe.target.egress
     if before is not None and before[0] is not Outcome.UNDELIVERABLE:  # which is to be proved
-        return before  # it was sent again only because of a limit
+        return before[0], before[1].rule  # it was sent again only because of a limit
     if rule == OVERDUE.rule and egress.permits.were_lacking(probe, egress.settings):
         return Outcome.NO_CONNECTION_FREE, PERMIT_CLOCK
     return outcome, rule

@@ -84,6 +84,7 @@ class ReplyMeaning(Struct, frozen=True):
     meaning: Meaning
     rule: str
     about_us: bool = False  # it concerns our address, name or reputation: back off from the host
+    of_recipient: bool = False  # what it limits is this recipient's alone
 
 
 # "No such mailbox" needs one of these codes (RFC 5321 4.2.3). No caller takes a 4xx as final.
@@ -105,7 +106,7 @@ NOT_UNDERSTOOD = ReplyMeaning(Meaning.UNKNOWN, "not-understood")
 # changes it. Each is read as the wider class of its meaning.
 QUOTED_TROUBLE = ReplyMeaning(Meaning.TEMPORARY, "quoted.trouble")
 QUOTED_POLICY = ReplyMeaning(Meaning.BLOCKED_POLICY, "quoted.policy")
-QUOTED_LIMIT = ReplyMeaning(Meaning.RATE_LIMITED, "quoted.limit")
+QUOTED_LIMIT = ReplyMeaning(Meaning.RATE_LIMITED, "quoted.limit", of_recipient=True)
 QUOTED_DEMAND = ReplyMeaning(Meaning.UNKNOWN, "quoted.demand")
 QUOTED = (QUOTED_TROUBLE, QUOTED_POLICY, QUOTED_LIMIT, QUOTED_DEMAND)
 STEPS = {
@@ -461,7 +462,7 @@ standard_rules = cache(load_rules)  # those that all engines of this process sha
 
 KEYS = frozenset(
     {"id", "step", "code", "enhanced", "text", "subject", "with", "unless", "link", "site"}
-    | {"meaning", "about_us", "source", "examples"}
+    | {"meaning", "about_us", "of_recipient", "source", "examples"}
 )
 
 
@@ -480,7 +481,9 @@ def _rule(row: Mapping[str, Any], words: Mapping[str, str]) -> Rule:
         any_code = not codes and reads_words
         codes = codes or CONDEMNING + (CONDEMNING_WITH_WORDS if any_code else ())
     return Rule(
-        reading=ReplyMeaning(meaning, row["id"], row.get("about_us", False)),
+        reading=ReplyMeaning(
+            meaning, row["id"], row.get("about_us", False), row.get("of_recipient", False)
+        ),
         steps=frozenset({Step.RCPT}) if meaning in OF_A_RECIPIENT else steps or frozenset(Step),
         codes=codes,
         enhanced=_pattern(row.get("enhanced"), {}),

@@ -163,12 +163,7 @@ class RecipientReplies(Struct, eq=False):
         for held in reversed(released.again):
             asked = held.asked
             if isinstance(asked, Probe):
-                asked.objections.add_refusal(
-                    held.outcome,
-                    held.reading.rule,
-                    held.refusal,
-                    of_rate=held.reading.meaning is _RATE_LIMITED,
-                )
+                asked.objections.add_refusal(held.outcome, held.reading, held.refusal)
                 requeue_uncounted(self._emit, asked)
             else:
                 asked.objections.add()  # a limit may have refused it
@@ -214,8 +209,7 @@ class RecipientReplies(Struct, eq=False):
             return
         if reading.meaning is _NO_MAILBOX and reply.code >= 500:
             asked.target.domain.refused_as_unknown(asked.mailbox, reply)
-        outcome, of_rate = refusal_outcome(reply, reading), reading.meaning is _RATE_LIMITED
-        self._confirmation.refused(asked, outcome, reading.rule, now, of_rate=of_rate)
+        self._confirmation.refused(asked, refusal_outcome(reply, reading), reading, now)
 
     def _test_answered(self, test: CatchAllTest, reply: SmtpReply, reading: ReplyMeaning) -> None:
         acceptance, now = acceptance_of(reply, reading), self._conversation.received_at

@@ -25,6 +25,7 @@ from ..probe import Cause, Probe
 from ..replies.rules import Meaning, ReplyMeaning
 from ..tolerance.host import list_wait_s
 from ..tolerance.limits import Kind
+from ..tolerance.rate import AGAIN_S
 from ..wire import SmtpReply
 from .batch import ProbeVerdict
 from .effects import (
@@ -145,13 +146,15 @@ class Confirmation(Struct, eq=False):
                     self.see(treatment)
         self._emit(Settled(probe, outcome, rule))
 
-    def refused(
-        self, probe: Probe, outcome: Outcome, rule: str, now: float, *, of_rate: bool
-    ) -> None:
-        """The recipient itself was refused. A list comes back to a host that limits a rate."""
-        if of_rate and probe.has_patience:
-            probe.result.retry_after(self._host.tolerance.budget.rate.refused(probe.mailbox, now))
-        self.conclude(probe, outcome, rule, now)
+    def refused(self, probe: Probe, outcome: Outcome, reading: ReplyMeaning, now: float) -> None:
+        """The recipient itself was refused. A list comes back if that was because of a rate."""
+        if reading.meaning is Meaning.RATE_LIMITED and probe.has_patience:
+            probe.result.retry_after(
+                AGAIN_S
+                if reading.of_recipient
+                else self._host.tolerance.budget.rate.refused(probe.mailbox, now)
+            )
+        self.conclude(probe, outcome, reading.rule, now)
 
     def accepted_untested(self, probe: Probe, now: float) -> None:
         """A recipient was accepted whose domain is still to be tested."""

@@ -300,7 +300,7 @@ class NextBatch(Struct, eq=False):
         limits = self._limits.of_host
         before = probe.objections
         if before.verdict is not None and limits.is_own(before.words, now):
-            self._confirmation.refused(probe, *before.verdict, now, of_rate=before.of_rate)
+            self._confirmation.refused(probe, *before.verdict, now)
             return True
         if not probe.result.accepted or limits.per_connection > 1:
             return False

@@ -217,55 +217,6 @@ async def test_a_list_is_known_at_a_host_that_greylists_random_names_too(autojum
         results.assert_true()
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "450 4.7.1 Error: too many recipients from probe.test[192.0.2.1]",  # Postfix's anvil
-        "451 4.7.1 Rate limit exceeded",
-    ],
-)
-async def test_a_list_comes_back_to_a_host_that_takes_fewer_recipients_in_a_time(
-    autojump_clock, reply
-):
-    async with open_fake_network() as network:
-        slow = {f"known{number}": (*[reply] * 4, "250 2.1.5 Ok") for number in range(5)}
-        network.add("shop.test", neutral_host(replies=slow))
-        async with open_checked_engine(network) as engine:
-            (await ask_list(engine, mixed(20, 0.1))).assert_true()
-
-
-@pytest.mark.parametrize(("most", "rate_s"), [(8, 60.0), (10, 600.0), (20, HOUR_S)])
-async def test_a_list_leaves_a_host_alone_that_takes_few_recipients_in_a_time(
-    autojump_clock, most, rate_s
-):
-    """Refused tries count there, too: asked again all at once, it would take hardly anybody."""
-    async with open_fake_network() as network:
-        host = neutral_host(rate_max=most, rate_s=rate_s)
-        network.add("shop.test", host)
-        async with open_checked_engine(network) as engine:
-            (await ask_list(engine, mixed(40, 0.25))).assert_true()
-        assert recipients(host) <= 200
-
-
-async def test_a_rate_of_one_mailbox_holds_up_no_other_row(autojump_clock):
-    busy = "450 4.2.1 The user you are trying to contact is receiving mail at a rate that is high"
-    async with open_fake_network() as network:
-        network.add("shop.test", neutral_host(replies={"known3": busy, "known8": busy}))
-        async with open_checked_engine(network) as engine:
-            results = await ask_list(engine, mixed(40, 0.1), passes=3)
-        assert results.statuses() == {"deliverable": 34, "undeliverable": 4, "unknown": 2}
-
-
-async def test_a_request_is_sent_while_lists_leave_the_host_alone(autojump_clock):
-    async with open_fake_network() as network:
-        host = neutral_host(rate_max=10, rate_s=30.0)
-        network.add("shop.test", host)
-        async with open_checked_engine(network) as engine:
-            waiting = await ask_list(engine, mixed(40, 0.1), passes=1)  # and a minute's rest
-            assert waiting.reasons()["host_budget"] > 20
-            (await ask(engine, ["known901@shop.test", "gone.x9@shop.test"])).assert_true()
-
-
 # -- results at a host that tolerates it ----------------------------------------------------
 
 
