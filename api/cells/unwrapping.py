@@ -56,6 +56,7 @@ NOISE = re.compile(
     rf"|[{SIGNS}·・'`*~-])++",
     re.IGNORECASE,
 )
+PAIRED = re.compile(r"(['`*~]).*\1@[^@]*").fullmatch  # signs at both ends of the local part
 _MIDDLE_DOT = r"(?<![lL])·|·(?![lL])|(?<=[!-~])・|・(?=[!-~])"
 MIDDLE_DOT = re.compile(_MIDDLE_DOT)
 MARK = re.compile(rf"[{SIGNS}\u2010-\u2012\u2212\ufe63\uff0d]|{_MIDDLE_DOT}")
@@ -163,9 +164,10 @@ def _is_invisible(character: str) -> bool:
 
 
 def _is_exact(text: str) -> bool:
-    if NOISE.match(text) is not None or not _is_address(text):
+    """Is the text an address, with nothing before it? A pair (`'ann'@shop.test`) is its own."""
+    if PAIRED(text) is None and NOISE.match(text) is not None:
         return False
-    return text.isascii() or MARK.search(text) is None
+    return _is_address(text) and (text.isascii() or MARK.search(text) is None)
 
 
 def _address_or_none(text: str) -> str | None:

@@ -70,6 +70,12 @@ def test_no_address_is_made_up(before: str, after: str) -> None:
         parse(meant)
 
 
+@pytest.mark.parametrize("address", ["'ann'@shop.test", "*ann*@shop.test", "`a`@shop.test"])
+def test_a_pair_of_signs_in_a_local_part_is_left_whole(address: str) -> None:
+    """Half of it would be the address of somebody else."""
+    assert read_cell(address).addresses == (address,)
+
+
 @given(st.emails())
 def test_an_address_is_taken_as_it_is(address: str) -> None:
     try:
