@@ -1,5 +1,7 @@
 """The end of a catch-all test, for the accepted probes of its domain."""
 
+from math import inf
+
 from ...verdict import Outcome
 from ..catchall import (
     RANDOM_UNANSWERED,
@@ -7,8 +9,10 @@ from ..catchall import (
     DomainAcceptance,
     deciding_rule,
 )
-from ..controls import CHANGED_RULE, Treatment
+from ..controls import CHANGED_RULE, UNCONFIRMED_RULE, Treatment
 from ..leases.name_claims import ELSEWHERE_S
+from ..limits import UNLIMITED
+from ..tolerance.host import list_wait_s
 from ..tolerance.limits import Kind
 from .host import Host
 
@@ -22,9 +26,19 @@ def settle_awaiting(
     if acceptance is Acceptance.UNASKED:
         host.egress.probes.observer.budget_lacking(tolerance.known.label, random=True)
     for probe in host.egress.domains.learn(domain, acceptance, now, in_time=in_time):
-        rule = deciding_rule(acceptance, probe.result.rule)
+        outcome, rule = acceptance.outcome, deciding_rule(acceptance, probe.result.rule)
         if acceptance is Acceptance.ELSEWHERE:
             probe.result.retry_after(ELSEWHERE_S)
+        if (
+            acceptance is Acceptance.SOME
+            and probe.has_patience
+            and host.terms.limits.per_connection < UNLIMITED
+            and probe.result.of_record == inf  # nobody was refused shortly before
+        ):
+            outcome, rule = Outcome.UNCONFIRMED, UNCONFIRMED_RULE
+            # The name's refusal is the one shortly before the next acceptance.
+            probe.result.retry_after(list_wait_s(probe.patience_s))
+            domain.forget()
         if acceptance is Acceptance.UNASKED and not probe.settled:
             kind = Kind.NAME if probe.deferred_start else Kind.LONE_NAME
             wait_s = tolerance.next_room_s(kind, probe.asker, now, probe.patience_s)
@@ -38,7 +52,7 @@ def settle_awaiting(
             if probe.deferred_start and probe.asker not in accounts:
                 accounts.add(probe.asker)
                 tolerance.turned_away(probe.asker, now, untested=domain.name)
-        host.egress.probes.settle(probe, acceptance.outcome, rule)
+        host.egress.probes.settle(probe, outcome, rule)
 
 
 def refused_as_unknown(host: Host, domain: DomainAcceptance) -> None:

@@ -21,6 +21,7 @@ from ..controls import (
     HostControls,
     Treatment,
 )
+from ..limits import UNLIMITED
 from ..probe import Cause, Probe
 from ..replies.rules import Meaning, ReplyMeaning
 from ..tolerance.host import list_wait_s
@@ -38,6 +39,7 @@ from .effects import (
 from .host import SessionHost
 from .sent_controls import Control, confirming_control, is_control_known
 
+BRACKET_S = 120.0  # a refusal so shortly before an acceptance, and one after it, prove it
 REFUSES_S = 600.0  # a host that has refused somebody since then is taken to refuse still
 CONTROL_S = 0.2  # of silence before a control confirms a list's verdicts: more may be sent
 _ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
@@ -79,11 +81,17 @@ class SessionTreatments(Struct, eq=False):
         """A recipient was accepted, and that is believed."""
         self._controls.note_accepted(mailbox, domain, now, self.refused, of_all=of_all)
 
-    def note_untested(self, probe: Probe, now: float) -> None:
-        """A recipient was accepted whose domain is still to be tested."""
+    def note_untested(self, probe: Probe, now: float, *, takes_few: bool) -> None:
+        """A recipient was accepted whose domain is still to be tested. `takes_few`: the connection."""
         is_record = self._controls.must_confirm(probe, _ACCEPTED, self.refused, now)
-        # What another connection is told does not show that this one, which may have turned, judges.
-        at = inf if self.refused > self._controls.record.in_session[_REFUSED] else now
+        # What another connection is told does not show that this one, which may have turned, judges;
+        # nor, where each takes few, that the host has not begun to judge again in between.
+        at = (
+            inf
+            if self.refused > self._controls.record.in_session[_REFUSED]
+            or (takes_few and now > self._controls.seen_at[_REFUSED] + BRACKET_S)
+            else now
+        )
         probe.result.note_record(at if is_record else None)
         if is_record:
             refused = self._controls.record.count(now)
@@ -158,7 +166,9 @@ class Confirmation(Struct, eq=False):
 
     def accepted_untested(self, probe: Probe, now: float) -> None:
         """A recipient was accepted whose domain is still to be tested."""
-        self.treatments.note_untested(probe, now)
+        self.treatments.note_untested(
+            probe, now, takes_few=self._host.terms.limits.per_connection < UNLIMITED
+        )
         self.see(_ACCEPTED)
 
     def name_refused(self, now: float) -> None:
@@ -347,7 +357,9 @@ def unconfirmed_acceptance(host: SessionHost, verdict: ProbeVerdict, now: float)
         probe.result.retry_after(
             max(room_s, list_wait_s(probe.patience_s)), tolerance.known.tolerance
         )
-        if outcome is _CATCH_ALL:  # its random name was accepted by such a host, too
+        # Its random name was accepted by such a host, too; or a connection has no place for a control,
+        # and a new name, for which accepted addresses wait, takes one alone.
+        if outcome is _CATCH_ALL or host.terms.limits.per_connection < UNLIMITED:
             probe.target.domain.forget()
         return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
     if outcome is not Outcome.DELIVERABLE or now - controls.seen_at[_REFUSED] <= REFUSES_S:
