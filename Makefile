@@ -207,8 +207,8 @@ sbom: tools
 
 # Prints every module with the first sentence of its docstring, and figures of the code's shape; those of two
 # requests after `make tools`.
-map:
-	@$(PYTHON) tests/architecture_map.py
+map: setup
+	@$(BIN)/python tests/architecture_map.py
 	@test ! -e $(TOOLS) || $(BIN)/python -m tests.api.rest.request_ways
 
 # Rewrites the manual page from the commands.
