@@ -41,8 +41,10 @@ def settle_awaiting(
             domain.forget()
         if acceptance is Acceptance.UNASKED and not probe.settled:
             kind = Kind.NAME if probe.deferred_start else Kind.LONE_NAME
-            wait_s = tolerance.next_room_s(kind, probe.asker, now, probe.patience_s)
-            probe.result.retry_after(wait_s, tolerance.known.takes)
+            probe.result.retry_after(
+                tolerance.next_room_s(kind, probe.asker, now, probe.patience_s),
+                tolerance.known.takes,
+            )
             # Seen to judge since: what the address lacks is its domain's name alone.
             if (
                 probe.result.of_record

@@ -133,6 +133,7 @@ class RecipientReplies(Struct, eq=False):
             )
             batch.refuse(BatchRefusal(cause, is_closing=True))
             if isinstance(asked, Probe):
+                self._confirmation.note_rate(asked, reading, now)
                 self._recorder.record_exchange(asked, turn)
             return
         self.fruitful = True
@@ -144,8 +145,7 @@ class RecipientReplies(Struct, eq=False):
         if again:
             self._unsent.send_again(asked)
         elif not positive:
-            at = self._conversation.now
-            again = limits.hold(asked, reply, reading, batch.elsewhere, at)
+            again = limits.hold(asked, reply, reading, batch.elsewhere, self._conversation.now)
         if isinstance(asked, CatchAllTest):
             for probe in asked.domain.awaiting:
                 self._recorder.record_exchange(probe, turn)
@@ -224,9 +224,8 @@ class RecipientReplies(Struct, eq=False):
             controls.note_tested(domain, test.mailbox, acceptance, now)
         if acceptance is Acceptance.ALL:
             confirmation.see(Treatment.ACCEPTED)
-        refused = confirmation.treatments.refused
         is_watched = controls.is_at_record(
-            Treatment.ACCEPTED, refused, now, of_list=test.deferred_start
+            Treatment.ACCEPTED, confirmation.treatments.refused, now, of_list=test.deferred_start
         )
         if acceptance is not Acceptance.SOME and is_watched:
             for probe in domain.pop_awaiting():

@@ -94,8 +94,9 @@ class SessionTreatments(Struct, eq=False):
         )
         probe.result.note_record(at if is_record else None)
         if is_record:
-            refused = self._controls.record.count(now)
-            self._accepted.append(UnprovenAcceptance(probe, now, refused, self.refused))
+            self._accepted.append(
+                UnprovenAcceptance(probe, now, self._controls.record.count(now), self.refused)
+            )
         else:
             self.note_accepted(probe.mailbox, probe.target.domain, now)
 
@@ -155,14 +156,18 @@ class Confirmation(Struct, eq=False):
         self._emit(Settled(probe, outcome, rule))
 
     def refused(self, probe: Probe, outcome: Outcome, reading: ReplyMeaning, now: float) -> None:
-        """The recipient itself was refused. A list comes back if that was because of a rate."""
+        """The recipient itself was refused."""
+        self.note_rate(probe, reading, now)
+        self.conclude(probe, outcome, reading.rule, now)
+
+    def note_rate(self, probe: Probe, reading: ReplyMeaning, now: float) -> None:
+        """A list comes back if its recipient was refused because of a rate."""
         if reading.meaning is Meaning.RATE_LIMITED and probe.has_patience:
             probe.result.retry_after(
                 AGAIN_S
                 if reading.of_recipient
                 else self._host.tolerance.budget.rate.refused(probe.mailbox, now)
             )
-        self.conclude(probe, outcome, reading.rule, now)
 
     def accepted_untested(self, probe: Probe, now: float) -> None:
         """A recipient was accepted whose domain is still to be tested."""
@@ -234,8 +239,11 @@ class Confirmation(Struct, eq=False):
         """The control that would confirm the verdicts; None if there is none, or no need."""
         controls = self._host.controls
         self.verdicts = [each for each in self.verdicts if not self._drop(each[0])]
-        is_contradicted = self.treatments.is_contradicted
-        if not self.verdicts or is_contradicted or controls.changed_at >= self._since:
+        if (
+            not self.verdicts
+            or self.treatments.is_contradicted
+            or controls.changed_at >= self._since
+        ):
             return None
         expected = self._treatment.opposite
         if controls.seen_at[expected] > self._latest:  # by another session
@@ -348,10 +356,17 @@ def unconfirmed_acceptance(host: SessionHost, verdict: ProbeVerdict, now: float)
     enough.
     """
     probe, outcome, _ = verdict
-    controls, tolerance = host.controls, host.tolerance
+    controls, tolerance, domain = host.controls, host.tolerance, probe.target.domain
+    takes_few = host.terms.limits.per_connection < UNLIMITED
     if probe.has_patience:
-        is_spent = tolerance.is_spent(Kind.LIST, probe.asker, now)
-        if is_spent and controls.record.count(now) <= controls.row_takes:
+        if (
+            tolerance.is_spent(Kind.LIST, probe.asker, now)
+            and controls.record.count(now) <= controls.row_takes
+        ):
+            return verdict
+        # No name of a domain that accepts all can prove that its host refuses those of others.
+        is_recent = now - controls.seen_at[_REFUSED] <= BRACKET_S
+        if outcome is _CATCH_ALL and takes_few and is_recent and not domain.at.unknown_mailbox:
             return verdict
         room_s = tolerance.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
         probe.result.retry_after(
@@ -359,8 +374,8 @@ def unconfirmed_acceptance(host: SessionHost, verdict: ProbeVerdict, now: float)
         )
         # Its random name was accepted by such a host, too; or a connection has no place for a control,
         # and a new name, for which accepted addresses wait, takes one alone.
-        if outcome is _CATCH_ALL or host.terms.limits.per_connection < UNLIMITED:
-            probe.target.domain.forget()
+        if outcome is _CATCH_ALL or takes_few:
+            domain.forget()
         return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
     if outcome is not Outcome.DELIVERABLE or now - controls.seen_at[_REFUSED] <= REFUSES_S:
         return verdict

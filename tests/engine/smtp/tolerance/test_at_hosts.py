@@ -3,7 +3,7 @@
 import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -20,6 +20,7 @@ from mailprobe.engine.smtp.tolerance.limits import HOUR_S, WINDOW_S
 from tests.engine.engine_runs import open_checked_engine
 
 PATIENCE_S = 4 * HOUR_S
+RECHECKS_S = (300.0, 1_200.0, 3_600.0)
 
 
 def neutral_host(**changes: object) -> MailHost:
@@ -67,6 +68,10 @@ class Results:
         is_known = later.verdict.status != "unknown" or later.cause.reason == "host_changed"
         return before is not None and before.verdict.valid is True and not is_known
 
+    def add(self, later: Mapping[str, Answer]) -> None:
+        """Take these, but for those that say less."""
+        self.answers |= {text: each for text, each in later.items() if not self.keeps(each)}
+
     def confidences(self) -> set[float]:
         return {answer.verdict.confidence for answer in self.answers.values()}
 
@@ -107,13 +112,24 @@ async def ask_list(
             engine, left, account=account, deferred_start=True, patience_s=patience_left_s
         ) as answers:
             found = {answer.verdict.email: answer async for answer in answers}
-        results.answers |= {text: each for text, each in found.items() if not results.keeps(each)}
+        results.add(found)
         waits = {text: found[text].retry_s for text in left if found[text].retry_s is not None}
         left = list(waits)
         retry_s = min((wait_s for wait_s in waits.values() if wait_s is not None), default=0.0)
         if trio.current_time() + retry_s > deadline:
             break
         await trio.sleep(retry_s)
+    return results
+
+
+async def ask_list_again(engine, texts: Sequence[str]) -> Results:
+    """The same, with passes for what time may cure, as `clean` has them."""
+    results = await ask_list(engine, texts)
+    for wait_s in RECHECKS_S:
+        left = [text for text, answer in results.answers.items() if answer.is_passing]
+        if left:
+            await trio.sleep(wait_s)
+            results.add((await ask_list(engine, left)).answers)
     return results
 
 
