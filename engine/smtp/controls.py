@@ -22,6 +22,7 @@ Pure: time is an argument.
 from collections import OrderedDict, deque
 from enum import Enum
 from functools import partial
+from math import inf
 from typing import Any
 
 from msgspec import Struct, field
@@ -270,6 +271,8 @@ class RefusalRecord(Struct, eq=False):
 
     # When recipients were refused as unknown, within COUNTED_S.
     _times: deque[float] = field(default_factory=partial(deque, maxlen=RECORD_MAX))
+    # The same of those that were not confirmed: it may have refused everybody then.
+    _unbelieved: deque[float] = field(default_factory=partial(deque, maxlen=RECORD_MAX))
     # Most refusals within COUNTED_S after which it accepted somebody, and refused somebody.
     # For requests a control that was refused counts itself: else each one would need another.
     in_all: dict[Treatment, int] = field(default_factory=_first_record)
@@ -279,10 +282,20 @@ class RefusalRecord(Struct, eq=False):
 
     def count(self, now: float) -> int:
         """Recipients refused as unknown within COUNTED_S."""
-        times = self._times
-        while times and times[0] <= now - COUNTED_S:
-            times.popleft()
-        return len(times)
+        for times in (self._times, self._unbelieved):
+            while times and times[0] <= now - COUNTED_S:
+                times.popleft()
+        return len(self._times) + len(self._unbelieved)
+
+    def _believed(self, now: float) -> int:
+        """Those of them after which it may still have judged."""
+        return self.count(now) - len(self._unbelieved)
+
+    def disbelieve(self, since: float) -> None:
+        """Refusals since then were not believed: they say nothing of how many it takes."""
+        self._unbelieved.extend(at for at in self._times if at >= since)
+        while self._times and self._times[-1] >= since:
+            self._times.pop()
 
     def add(self, refused_here: int, now: float) -> int:
         """A recipient was refused as unknown, after so many of its session; returns how many are now."""
@@ -307,8 +320,9 @@ class RefusalRecord(Struct, eq=False):
     def note_accepted(self, refused: int | None, refused_here: int, now: float) -> None:
         """A recipient was accepted after so many, and so many of its session; None: after all."""
         if refused is None and len(self._times) > self.in_all[_ACCEPTED]:
-            refused = self.count(now)
-        self.in_all[_ACCEPTED] = max(refused or 0, self.in_all[_ACCEPTED])
+            refused = self._believed(now)
+        known = min(refused or 0, len(self._times))
+        self.in_all[_ACCEPTED] = max(known, self.in_all[_ACCEPTED])
         self.in_session[_ACCEPTED] = max(refused_here, self.in_session[_ACCEPTED])
 
     def note_controlled(self, refused_here: int, now: float) -> None:
@@ -321,7 +335,7 @@ class RefusalRecord(Struct, eq=False):
     def is_reached(self, now: float) -> bool:
         """Is the next refusal beyond what it took before an acceptance?"""
         least = self.in_all[_ACCEPTED]
-        return len(self._times) >= least and self.count(now) >= least
+        return len(self._times) + len(self._unbelieved) >= least and self.count(now) >= least
 
     def is_exceeded(self, treatment: Treatment, refused: int, now: float, *, of_list: bool) -> bool:
         """Were more refused, or `refused` of one session, than before a reply of the other kind?"""
@@ -330,7 +344,9 @@ class RefusalRecord(Struct, eq=False):
         if other is _REFUSED and not of_list:
             in_all = max(in_all, self._controlled)
             in_session = max(in_session, self._session_controlled)
-        return refused > in_session or (len(self._times) > in_all and self.count(now) > in_all)
+        if other is _REFUSED and self._unbelieved:
+            return refused > in_session or self.count(now) > in_all
+        return refused > in_session or (len(self._times) > in_all and self._believed(now) > in_all)
 
     def hour_limit(self, now: float) -> int:
         """How many refusals an hour it takes without turning: it has turned now."""
@@ -352,6 +368,7 @@ class HostControls(Struct, eq=False):
     seen_at: dict[Treatment, float] = field(default_factory=lambda: dict.fromkeys(Treatment, NEVER))
     # It has refused UNCONFIRMED_FROM and accepted nobody, or more than its record and nobody since.
     _nobody_since: float | None = None
+    _unbelieved_since: float = inf  # a refusal, until it is seen to accept somebody
     changed: Treatment | None = None  # how the host treats all since a contradiction
     changed_at: float = NEVER
     _changed_until: float = NEVER
@@ -375,6 +392,9 @@ class HostControls(Struct, eq=False):
         the refusals before it, where there were more since.
         """
         self.seen_at[_ACCEPTED] = max(now, self.seen_at[_ACCEPTED])
+        if self._unbelieved_since < inf:
+            self.record.disbelieve(self._unbelieved_since)
+            self._unbelieved_since = inf
         self.record.note_accepted(refused, refused_here, now)
         if now >= self.known.next_sample_at and not of_all:
             self.known.sample(mailbox, domain, now)
@@ -448,6 +468,10 @@ class HostControls(Struct, eq=False):
         """Has it refused several, and accepted none yet, or none since?"""
         return self._nobody_since is not None
 
+    def note_unbelieved(self, at: float) -> None:
+        """A refusal was not confirmed, or was contradicted."""
+        self._unbelieved_since = min(at, self._unbelieved_since)
+
     def note_unconfirmed(self, now: float) -> None:
         """It refused more than ever before an acceptance, and nothing was left to compare with."""
         if self._nobody_since is None or now - self._nobody_since >= KNOWN_S_MAX:
@@ -473,6 +497,14 @@ class HostControls(Struct, eq=False):
     def has_changed(self, now: float) -> bool:
         """True since a contradiction, until the host was seen to answer truly again."""
         return self.changed is not None and now < self._changed_until
+
+    @property
+    def has_turned(self) -> bool:
+        """Did it ever treat a control otherwise than before, of whichever egress?"""
+        shared = self._shared
+        return self.changed_at > NEVER or (
+            shared is not None and shared.changed_at(_ACCEPTED) > NEVER
+        )
 
     def contradict(self, control: Known, treatment: Treatment, now: float) -> int | None:
         """The control was treated so this time, unlike before: drop what was learned.

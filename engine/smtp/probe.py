@@ -272,6 +272,10 @@ class ProbeResult(msgspec.Struct, eq=False):
     # When it was accepted by a host that had refused more than ever before, and was not seen to
     # refuse since; inf: only its own session can show that.
     of_record: float | None = None
+    # As what it was refused, by which host and when: the session ended before a control was answered.
+    refused: tuple[Outcome, str] | None = None
+    refused_by: Any = None
+    refused_at: float = 0.0
     retry_s: float | None = None  # the host may answer after so many seconds, from its verdict on
     takes: int = 0  # refusals that it takes in ten minutes, where that is why
     successor: "Probe | None" = None  # by which another egress asks for the address
@@ -283,6 +287,10 @@ class ProbeResult(msgspec.Struct, eq=False):
     def wait_for_control(self, outcome: Outcome, rule: str) -> None:
         """It was accepted by a host that is watched."""
         self.unconfirmed = outcome, rule
+
+    def wait_for_session(self, outcome: Outcome, rule: str, host: object, at: float) -> None:
+        """It was refused in a session that ended: in the next one, an acceptance proves that."""
+        self.refused, self.refused_by, self.refused_at = (outcome, rule), host, at
 
     def note_record(self, at: float | None) -> None:
         """It is accepted, by a host that may accept everybody by now; None: it was seen to judge."""

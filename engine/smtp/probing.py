@@ -346,9 +346,13 @@ def _of_accepted(probe: Probe, outcome: Outcome, rule: str) -> tuple[Outcome, st
     if not LADDER[outcome].valid:
         # It was sent again only for the catch-all test, and the reply was another.
         outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
-    if outcome is Outcome.DELIVERABLE_UNTESTED and probe.result.of_record and probe.has_patience:
-        probe.result.retry_after(probe.result.retry_s or UNANSWERED_S, probe.result.takes)
-        return Outcome.UNCONFIRMED, UNCONFIRMED_RULE
+    host: Host | None = probe.target.host
+    has_turned = probe.deferred_start and host is not None and host.controls.has_turned
+    if outcome is Outcome.DELIVERABLE_UNTESTED and (probe.result.of_record or has_turned):
+        if probe.has_patience:
+            probe.result.retry_after(probe.result.retry_s or UNANSWERED_S, probe.result.takes)
+        if probe.has_patience or has_turned:
+            return Outcome.UNCONFIRMED, UNCONFIRMED_RULE
     return outcome, rule
 
 

@@ -297,25 +297,39 @@ class Confirmation(Struct, eq=False):
         cause = Cause(Outcome.HOST_CHANGED, CHANGED_RULE, words, about_us=True)
         self._emit(HostChanged(cause, hour))
 
-    def withdraw_refusals(self) -> list[Probe]:
-        """The probes whose refusal is not confirmed and which may be asked again, once."""
+    def withdraw_refusals(self, now: float) -> list[Probe]:
+        """The probes whose refusal is not confirmed here, and which the next session holds."""
         is_comparable = self._host.controls.comparable and not self.treatments.is_contradicted
         if self._treatment is not _REFUSED or not is_comparable:
             return []
-        again = [
-            each for each in self.verdicts if not (each[0].settled or each[0].attempts.unproven)
-        ]
+        again = [each for each in self.verdicts if self._may_be_held_again(each, now)]
         self.verdicts = [each for each in self.verdicts if each not in again]
         self._emit(HeldBack(-len(again)))
-        for probe, _, _ in again:
-            probe.attempts.doubt()
         return [probe for probe, _, _ in again]
+
+    def _may_be_held_again(self, verdict: ProbeVerdict, now: float) -> bool:
+        probe, outcome, rule = verdict
+        if probe.result.refused is None:
+            probe.result.wait_for_session(outcome, rule, self._host, self._latest)
+        return not probe.settled and now - probe.result.refused_at <= BRACKET_S
+
+    def holds_again(self, probe: Probe, now: float) -> bool:
+        """Hold the refusal by an earlier session, if an acceptance in this one may prove it."""
+        result = probe.result
+        is_here = result.refused_by is self._host and now - result.refused_at <= BRACKET_S
+        if result.refused is None or not is_here or (self.verdicts and not self.expects_acceptance):
+            return False
+        probe.attempts.begin()
+        self._hold(probe, *result.refused, _REFUSED, result.refused_at)
+        return True
 
     # -- the end ---------------------------------------------------------------------------------
 
     def end(self, now: float) -> None:
         """No control was answered: settle the verdicts, as unknown if the host has changed."""
         controls = self._host.controls
+        if self.verdicts and self._treatment is _REFUSED:
+            controls.note_unbelieved(self._since)
         is_doubted = bool(self.verdicts) and controls.is_doubted(self._treatment, now)
         if not (self.treatments.is_contradicted or controls.has_changed(now) or is_doubted):
             as_unconfirmed = (
@@ -379,6 +393,8 @@ def unconfirmed_acceptance(host: SessionHost, verdict: ProbeVerdict, now: float)
         return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
     if outcome is not Outcome.DELIVERABLE or now - controls.seen_at[_REFUSED] <= REFUSES_S:
         return verdict
+    if probe.deferred_start and controls.has_turned:
+        return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
     return probe, Outcome.DELIVERABLE_UNTESTED, RANDOM_UNASKED
 
 
@@ -390,9 +406,8 @@ def unconfirmed_refusal(host: SessionHost, verdict: ProbeVerdict, now: float) ->
     """
     probe, controls = verdict[0], host.controls
     wait_s = controls.unconfirmed_s(now)
-    if wait_s <= 0 and controls.comparable:
-        wait_s = controls.known.acceptance_free_s(now) or 0.0
-    if wait_s <= 0 or not probe.has_patience:
+    free_s = controls.known.acceptance_free_s(now) if controls.comparable else None
+    if not probe.has_patience or (wait_s <= 0 and free_s is None):
         return verdict
-    probe.result.retry_after(max(wait_s, list_wait_s(probe.patience_s)))
+    probe.result.retry_after(max(wait_s, free_s or 0.0, list_wait_s(probe.patience_s)))
     return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE

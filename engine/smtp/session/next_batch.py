@@ -252,7 +252,7 @@ class NextBatch(Struct, eq=False):
         limits_domains = self._state.offer.domains_max is not None
         while len(asked) < room - spare and (probe := next_probe(now, emit)) is not None:
             domain: DomainAcceptance = probe.target.domain
-            if probe.objections.count or probe.result.accepted:
+            if probe.objections.count or probe.result.accepted or probe.result.refused:
                 due = len(self.tests.due)
                 if self._is_known_already(probe, now):
                     self.has_ended_some = True
@@ -301,6 +301,8 @@ class NextBatch(Struct, eq=False):
         before = probe.objections
         if before.verdict is not None and limits.is_own(before.words, now):
             self._confirmation.refused(probe, *before.verdict, now)
+            return True
+        if self._confirmation.holds_again(probe, now):
             return True
         if not probe.result.accepted or limits.per_connection > 1:
             return False

@@ -364,8 +364,7 @@ class SmtpSession:
         exchange.answers.settle_limited(batch)
         may_send = exchange.limits.may_send_control(accepted=True)
         if not may_send and confirmation.has_control(now):
-            # None is left for a control: ask again, once.
-            for probe in confirmation.withdraw_refusals():
+            for probe in confirmation.withdraw_refusals(now):  # no place is left for a control
                 requeue_uncounted(self._emit, probe)
         confirmation.end(now)
         unsent.requeue_again()
