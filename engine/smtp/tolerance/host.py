@@ -204,19 +204,24 @@ class Tolerance:
         return now < self.budget.bans.rest_until
 
     def may_have_banned(self, now: float) -> bool:
-        """Does it rest after a ban, or has it answered and refused enough within the hour for one?"""
-        has_answered = now - self.known.answered_at < BAN_AFTER_S
-        refused = has_answered and self.budget.refusals.in_hour(now) >= BAN_LEAST
-        return refused or self.is_resting(now)
+        """Has it answered and refused enough within the hour for a ban, or not answered since one?
+
+        A refusal is an answer, also one to another process or to an earlier run.
+        """
+        rest_until, refusals = self.budget.bans.rest_until, self.budget.refusals
+        answered_at = max(self.known.answered_at, refusals.latest_at)
+        return (answered_at < rest_until and now - rest_until < BAN_AFTER_S) or (
+            now - answered_at < BAN_AFTER_S and refusals.in_hour(now) >= BAN_LEAST
+        )
 
     def blocked(self, now: float) -> bool:
         """The host does not let us in any more. Is that a ban? Then rest, and remember what it took."""
-        if self.is_resting(now) or not self.may_have_banned(now):
-            return self.is_resting(now)
         refusals = self.budget.refusals
-        self.known.note_ban(refusals.guard.count, refusals.in_hour(now))
-        self.budget.bans.add(now)
-        return True
+        if not self.is_resting(now) and self.may_have_banned(now):
+            if refusals.in_hour(now) >= BAN_LEAST:  # else an earlier ban lasts
+                self.known.note_ban(refusals.guard.count, refusals.in_hour(now))
+            self.budget.bans.add(now)
+        return self.is_resting(now)
 
     # -- what processes share --------------------------------------------------------------------
 

@@ -285,6 +285,25 @@ def test_a_closed_door_is_a_ban_only_after_answers_and_refusals_within_the_hour(
     assert tolerance_of(refused=3).blocked(T0 + 1)
 
 
+def test_a_closed_door_is_a_ban_after_refusals_of_another_process_or_run():
+    host = Tolerance()
+    host.refused_elsewhere((), [(T0, "me", BAN_LEAST)], T0 + 1)
+    assert host.blocked(T0 + 2)
+
+
+def test_a_ban_lasts_until_the_host_answers_again_and_teaches_nothing_more():
+    host = Tolerance()
+    ban(host, T0)
+    taught = host.known.tolerance, host.known.ceiling, host.known.hour
+    at = T0 + HOUR_S + 10  # no refusal is left of the hour, and its rest ended long ago
+    assert not host.is_resting(at)
+    assert host.blocked(at)
+    assert host.is_resting(at + HOUR_S - 1)
+    assert (host.known.tolerance, host.known.ceiling, host.known.hour) == taught
+    ask(host, accepted=1, at=at + HOUR_S + 1)
+    assert not host.blocked(at + HOUR_S + 2)
+
+
 def test_after_a_ban_it_takes_what_the_host_took_twenty_seconds_long():
     host = tolerance_of(refused=3)
     host.grow()
