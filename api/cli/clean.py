@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -23,6 +23,7 @@ from .shell.options import bounces_option, no_smtp_option, service_options
 if TYPE_CHECKING:
     from mailprobe.engine.settings import EngineSettings
 
+    from ..egress.earlier_refusals import EarlierRefusals
     from ..listfile.selection import Selection
     from .cleaning.outputs import Order
     from .cleaning.passes import Recheck
@@ -313,7 +314,7 @@ def _source(
     if (service := named_service(server, key, settings, bounces)) is None:
         engine = replace(settings.engine, asks_hosts=asks_hosts and settings.engine.asks_hosts)
         bounced = _bounced_in(bounces)
-        return (lambda: _open_own_engine(engine, bounced)), True
+        return _OwnEngineOpener(engine, bounced), True
     from .remote.source import open_remote_source
 
     way: Way = "live" if live else "best"
@@ -329,11 +330,26 @@ def _bounced_in(path: Path | None) -> Mapping[str, str]:
     return bounced_in(path, print_error)
 
 
+class _OwnEngineOpener:
+    """Opens an engine of this command, once the list has been read and something is to be asked."""
+
+    def __init__(self, settings: "EngineSettings", bounced: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._bounced = bounced
+        self._earlier: EarlierRefusals | None = None
+
+    def count_on(self, earlier: "EarlierRefusals") -> None:
+        """See CountingOpener."""
+        self._earlier = earlier
+
+    def __call__(self) -> "AbstractAsyncContextManager[AnswerSource]":
+        return _open_own_engine(self._settings, self._bounced, self._earlier)
+
+
 @asynccontextmanager
 async def _open_own_engine(
-    settings: "EngineSettings", bounced: Mapping[str, str]
+    settings: "EngineSettings", bounced: Mapping[str, str], earlier: "EarlierRefusals | None"
 ) -> "AsyncIterator[AnswerSource]":
-    """An engine of this command, once the list has been read and something is to be asked."""
     from ..doctor.named_sender import missing_sender
     from .closed_port import saying_closed_port
     from .source import open_own_engine
@@ -342,7 +358,7 @@ async def _open_own_engine(
         print_error(notice)
     async with (
         saying_closed_port(settings, print_error),
-        open_own_engine(settings, bounced) as source,
+        open_own_engine(settings, bounced, earlier=earlier) as source,
     ):
         yield source
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # the engine imports DNS, HTTP and SMTP: import it only when 
     from mailprobe.engine.stream.answers import Answer
     from mailprobe.engine.stream.engine import Engine
 
+    from ..egress.earlier_refusals import EarlierRefusals
     from ..listfile.journal import SentList, SentRequest
 
 ACCOUNT = "command line"
@@ -74,6 +75,13 @@ class PatientSource(Protocol):
 OpenSource = Callable[[], AbstractAsyncContextManager[AnswerSource]]
 
 
+@runtime_checkable
+class CountingOpener(Protocol):
+    """An OpenSource whose engine counts on from what mail hosts have refused to an earlier run."""
+
+    def count_on(self, earlier: "EarlierRefusals") -> None: ...
+
+
 class OwnEngine:
     """An engine in this process. A probe's deadline starts once its host has a free connection.
 
@@ -125,14 +133,16 @@ async def open_own_engine(
     bounced: Mapping[str, str] = NO_BOUNCES,
     *,
     is_request: bool = False,
+    earlier: "EarlierRefusals | None" = None,
 ) -> AsyncIterator[AnswerSource]:
     """Open an engine for one command, which knows who `bounced`.
 
-    Leaving the block closes its connections with QUIT. `is_request`: see OwnEngine.
+    Leaving the block closes its connections with QUIT. `is_request`: see OwnEngine. `earlier`:
+    what mail hosts have refused to a run that this one continues.
     """
     from mailprobe.engine.stream.engine import open_engine
 
-    async with open_engine(settings) as engine:
+    async with open_engine(settings, refusals=earlier.attach if earlier else None) as engine:
         tune_collector(COMMAND_COLLECT_AFTER)
         yield OwnEngine(engine, bounced=bounced, is_request=is_request)
 

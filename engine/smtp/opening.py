@@ -27,6 +27,7 @@ from .leases.ledger import RefusalLedger
 from .operators import MailOperators
 from .probing import Probing
 from .replies.rules import Rules
+from .tolerance.hosts import Attach
 
 
 @asynccontextmanager
@@ -43,14 +44,14 @@ async def open_probing(
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
     exchange: SharedCache | None = None,
-    refusals: RefusalLedger | None = None,
+    refusals: RefusalLedger | Attach | None = None,
 ) -> AsyncIterator[Probing]:
     """Layer 4. Leaving the block sends QUIT and closes every connection.
 
     `mint` makes the local part of a random address, the first or the second; by default it can't
     be guessed, and has the shape of the address that it tests.
     `permits` is the connection budget; by default it is all that the settings allow.
-    `exchange` carries what is learned of hosts between engines. `refusals` leases those that hosts take;
+    `exchange` carries what is learned of hosts between engines. `refusals` leases those that hosts take, or knows earlier ones;
     by default all belong to this process. `control` and `cause_of` are for egresses that a file names.
     """
     rows = settings.egresses.rows

@@ -29,6 +29,7 @@ from ..smtp.opening import open_probing
 from ..smtp.operators import load_operators
 from ..smtp.probing import Probing
 from ..smtp.replies.rules import Rules, standard_rules
+from ..smtp.tolerance.hosts import Attach
 from .own_rules import OWN_RULES
 from .submission_turns import SubmissionTurns
 
@@ -104,7 +105,7 @@ async def open_engine(
     egress_control: EgressControl | None = None,
     dial_by: Callable[[Egress], Dial] | None = None,
     exchange: SharedCache | None = None,
-    refusals: RefusalLedger | None = None,
+    refusals: RefusalLedger | Attach | None = None,
     computed_s: Callable[[], float] = time.thread_time,
 ) -> AsyncIterator[Engine]:
     """Open an engine with its caches and connections. Leaving the block sends QUIT on each.
@@ -116,8 +117,8 @@ async def open_engine(
     leave by the egresses of the settings, and `dial_by` replaces the network of each, as
     `dial` does that of all. `exchange` carries what this engine learns to others, and theirs
     to this one. `refusals` leases the refusals that mail hosts take from several processes
-    together, and keeps what was learned of hosts. `computed_s` is the processor
-    time of this thread: see SubmissionTurns.
+    together, and keeps what was learned of hosts; or it gives each host what is known of its
+    name. `computed_s` is the processor time of this thread: see SubmissionTurns.
     """
     rng = rng or random.Random()
     own = settings.own_lists

@@ -20,6 +20,7 @@ from mailprobe.engine.observer import NO_OBSERVER, Observer
 from mailprobe.engine.shared_cache import SharedCache
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.leases.ledger import RefusalLedger
+from mailprobe.engine.smtp.tolerance.hosts import Attach
 from tests.engine.invariants import assert_whole
 
 DELIVERABLE = ("deliverable", True, 0.97, None)
@@ -56,7 +57,7 @@ async def open_test_engine(
     observer: Observer = NO_OBSERVER,
     permits: ConnectionBudget | None = None,
     exchange: SharedCache | None = None,
-    refusals: RefusalLedger | None = None,
+    refusals: RefusalLedger | Attach | None = None,
     egress_control: EgressControl | None = None,
     **settings: Any,
 ) -> AsyncIterator[Engine]:

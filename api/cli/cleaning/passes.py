@@ -19,13 +19,14 @@ from msgspec.structs import replace
 
 from mailprobe.engine.verdict import Reason
 
+from ...egress.earlier_refusals import EarlierRefusals
 from ...errors import CommandError, print_error
 from ...listfile.journal import Journal
 from ...results.counts import FAILED_HOSTS_MIN, ResultCounts
 from ...results.lights import ANSWERED, WORDS
 from ...results.row_result import RowResult, row_result
 from ...terminal import plain
-from ..source import AnswerSource, PatientSource, in_request_order
+from ..source import ACCOUNT, AnswerSource, PatientSource, in_request_order
 from .addresses import FINAL, TOGETHER_S, DistinctAddresses, first_of_domains
 from .early_end import FailuresInARow, is_failure
 from .waiting import clock, words_of_results
@@ -111,6 +112,7 @@ class Passes(Struct):
     write: Callable[[], None] | None = None
     counts: ResultCounts = field(default_factory=ResultCounts)
     asked: int = 0  # answers in this run
+    earlier: EarlierRefusals | None = None  # what mail hosts have refused to an earlier run
     is_rechecking: bool = False  # every address has an answer
     _patience_until: float = inf  # Unix time; the patience begins after the first pass
     _shown: ResultCounts | None = None  # of what is under way
@@ -122,7 +124,9 @@ class Passes(Struct):
         """Load the answers of an earlier run."""
         since = self.now() - ANSWER_RECENT_S
         reached = False
+        self.earlier = EarlierRefusals(ACCOUNT, self.now)
         for offset, result in self.journal.answers():
+            self.earlier.add(result)
             if result.email in self.addresses.numbers:
                 self._record(offset, result)
                 reached = reached or (result.reason in ANSWERED and result.answered_at >= since)

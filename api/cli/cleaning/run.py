@@ -22,7 +22,7 @@ from ...terminal import plain
 from ..output.html_report import ReportCounts, report_page
 from ..output.summary import Summary
 from ..runner import run
-from ..source import OpenSource, ResumableSource
+from ..source import CountingOpener, OpenSource, ResumableSource
 from .addresses import DistinctAddresses
 from .outputs import Order, check_output, write_list
 from .own_files import replacing_own
@@ -195,6 +195,8 @@ def _verify(passes: Passes, open_source: OpenSource, run: Run) -> bool:
     addresses = passes.addresses
     if addresses.answered == len(addresses.numbers) and not addresses.passing():
         return False
+    if isinstance(open_source, CountingOpener) and passes.earlier is not None:
+        open_source.count_on(passes.earlier)
     try:
         run(verify)
     except KeyboardInterrupt:

@@ -37,7 +37,7 @@ from ..leases.ledger import RefusalLedger
 from ..leases.refusal_leases import RefusalLeases
 from ..pairing import Renamings
 from ..probe import Probe
-from ..tolerance.hosts import Tolerances
+from ..tolerance.hosts import Attach, Tolerances
 
 CLOSING_S = 1.0  # for QUIT and its answers when the engine closes
 
@@ -91,7 +91,7 @@ class EgressHosts:
         controls: SharedControls | None,
         permits: ConnectionBudget | None,
         fleet: EngineSharedCache | None,
-        refusals: RefusalLedger | None,
+        refusals: RefusalLedger | Attach | None,
     ) -> None:
         """`settings` have the names of this egress. `controls` are None where it is the only one."""
         self.probes = probes
@@ -104,8 +104,11 @@ class EgressHosts:
             "" if egress.source is None else ":" if ":" in egress.source else ".",
             settings.allow_private,
         )
-        leases = None if refusals is None else RefusalLeases(refusals, self.client)
-        tolerances = Tolerances(None if leases is None else leases.attach)
+        tolerances = Tolerances(
+            refusals
+            if refusals is None or callable(refusals)
+            else RefusalLeases(refusals, self.client).attach
+        )
         self.domains = domains
         self.closing = False
         self.is_out = False  # paused or in quarantine

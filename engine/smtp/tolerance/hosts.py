@@ -9,6 +9,8 @@ from .accounts import AccountsHere, WaitingHosts
 from .budget import RefusalBudget
 from .host import Tolerance
 
+Attach = Callable[[str, Tolerance], None]  # gives a host that is new what is known of its name
+
 TOLERANCES_MAX = 20_000  # hosts remembered in memory; the longest unused is removed first
 
 
@@ -28,7 +30,7 @@ class SpentBudget(Struct, frozen=True):
 class Tolerances(Struct, eq=False):
     """The tolerances of all mail hosts of one egress. Bounded; the longest unused is removed first."""
 
-    _attach: Callable[[str, Tolerance], None] | None = None  # leases that of a host that is new
+    _attach: Attach | None = None
     _tolerances: OrderedDict[object, Tolerance] = field(default_factory=OrderedDict)
     _waiting: WaitingHosts = field(default_factory=WaitingHosts)
 
