@@ -232,6 +232,10 @@ class Passes(Struct):
         self.counts.count(result)
 
     def _due_at(self, result: RowResult) -> float:
+        ahead_s = result.answered_at - self.now()
+        if ahead_s > 0:  # the clock was set back since: an earlier run may have had a wrong one
+            retry_at = result.retry_at and result.retry_at - ahead_s
+            result = replace(result, answered_at=result.answered_at - ahead_s, retry_at=retry_at)
         return self.recheck.due_at(result, self._patience_until)
 
     def _watch(self, offset: int, result: RowResult) -> None:

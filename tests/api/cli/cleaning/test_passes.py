@@ -203,6 +203,29 @@ async def test_due_times_are_kept_for_a_run_that_resumes(
         assert third.counts.statuses == {"unknown": 0, "deliverable": 1}
 
 
+async def test_a_clock_that_was_ahead_in_an_earlier_run_delays_nothing(
+    autojump_clock: trio.abc.Clock, tmp_path: Path
+) -> None:
+    path, recheck, year_s = tmp_path / "j", Recheck(2, (300,), patience_s=900.0), 365 * 86_400.0
+    addresses = ["grey@a.test", "waits@b.test"]
+    source = ScriptedSource(
+        {"grey@a.test": [GREYLISTED, FOUND], "waits@b.test": [UNCONFIRMED, FOUND]}
+    )
+    with open_journal(path, HEADER, resume=False) as journal:
+        first = passes_over(journal, addresses, recheck)
+        first.now = lambda: trio.current_time() + year_s
+        with trio.move_on_after(30):
+            await first.run(source)
+    began = trio.current_time()
+    with open_journal(path, HEADER, resume=True) as journal:
+        second = passes_over(journal, addresses, recheck)
+        second.replay()
+        await second.run(source)
+        assert {status for status, *_ in results_of(second).values()} == {"deliverable"}
+    assert [address for _, address in source.asked[2:]] == ["waits@b.test", "grey@a.test"]
+    assert trio.current_time() - began <= 301
+
+
 # Waits for mail hosts
 
 
