@@ -109,6 +109,7 @@ DATABASE = CheckRow(
     {
         "no server": "Start the server, or correct MAILPROBE_DATABASE or MAILPROBE_SECRET_KEY.",
         "no folder": "Create the folder, or correct MAILPROBE_DATABASE.",
+        "refused": "Put a backup in its place, or give another path in MAILPROBE_DATABASE.",
         "not writable": "Let the service's user write there, or give another path in MAILPROBE_DATABASE.",
     },
 )

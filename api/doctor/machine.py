@@ -370,7 +370,7 @@ async def _check_reverse(helo: str, address: str, routes: Routes) -> Check:
 
 
 async def check_store(database: str, secret_key: bytes | None) -> Check:
-    """Check the database: query PostgreSQL, or check that the SQLite file is writable."""
+    """Check the database: query PostgreSQL, or look at the SQLite file."""
     from mailprobe.storage import is_postgres, open_store, shown
     from mailprobe.storage.contract import StoreUnavailable
 
@@ -385,7 +385,10 @@ async def check_store(database: str, secret_key: bytes | None) -> Check:
 
 
 def check_database(database: str) -> Check:
-    """Check that the database file is writable or can be created; leaves nothing behind."""
+    """Check that a service can use the database file or create it; leaves nothing behind."""
+    from mailprobe.storage import schema_state
+    from mailprobe.storage.contract import StoreUnavailable
+
     path = Path(database).absolute()
     if not path.parent.exists() and Path(database).parent != DEFAULT_FOLDER:
         return DATABASE.failed("no folder", f"{path.parent} does not exist")
@@ -399,4 +402,10 @@ def check_database(database: str) -> Check:
         where = error.filename or folder
         found = f"{where}: {(error.strerror or 'not writable').lower()}"
         return DATABASE.failed("not writable", found)
-    return DATABASE.ok(f"{path} " + ("is writable" if path.exists() else "can be created"))
+    if not path.exists():
+        return DATABASE.ok(f"{path} can be created")
+    try:
+        schema_state(str(path))
+    except StoreUnavailable as refused:  # as a start would refuse it
+        return DATABASE.failed("refused", str(refused))
+    return DATABASE.ok(f"{path} is writable")

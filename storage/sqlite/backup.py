@@ -174,11 +174,8 @@ def is_there(database: Path) -> bool:
 
 def _check_ours(path: Path, *owners: int) -> None:
     """Raise StoreBroken for another program's file, an empty one, and a newer schema."""
-    state = schema_state(path, owners=owners)
-    if not state.found:
+    if not schema_state(path, owners=owners).found:
         raise StoreBroken(f"{path} is no database of this program")
-    if state.is_newer:
-        raise StoreBroken(str(state))
 
 
 def _check_key_of(

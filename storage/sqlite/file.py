@@ -301,7 +301,11 @@ def unserved(path: Path) -> Iterator[None]:
 
 def _connect(path: Path) -> sqlite3.Connection:
     if not os.access(path, os.W_OK):  # SQLite would open it, and fail only at the first write
-        raise StoreUnavailable(f"{path} is not there or may not be written")
+        raise StoreUnavailable(
+            f"{path} may not be written: let this user write to it"
+            if path.exists()
+            else f"{path} is not there"
+        )
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw",
         uri=True,
@@ -370,24 +374,29 @@ def _sibling(path: Path, ending: str) -> Path:
 
 
 def _emptied_error(path: Path) -> StoreBroken:
-    return StoreBroken(f"{path} is empty: {RECOVERY_HINT} it and {_sibling(path, '.key').name}")
+    return StoreBroken(
+        f"{path} is empty or no database: {RECOVERY_HINT} it and {_sibling(path, '.key').name}"
+    )
 
 
 def _backup_error(path: Path) -> StoreBroken:
     return StoreBroken(f"{path} is a backup: 'mailprobe restore' makes a database of it")
 
 
-def _check_owner(db: sqlite3.Connection, path: Path) -> None:
-    if _owner(db) == BACKUP_ID:
+def _check_owner(
+    db: sqlite3.Connection, path: Path, owners: Container[int] = (APPLICATION_ID,)
+) -> None:
+    """Raise StoreBroken for a file of another owner or a newer version, and an emptied one."""
+    if _owner(db) == BACKUP_ID and BACKUP_ID not in owners:
         raise _backup_error(path)
     (tables,) = db.execute(
         "SELECT count(*) FROM sqlite_master WHERE name NOT LIKE 'sqlite%'"
     ).fetchone()
-    if (tables or _version(db)) and _owner(db) != APPLICATION_ID:
+    if (tables or _version(db)) and _owner(db) not in owners:
         raise StoreBroken(f"{path} is another program's database")
     if (state := _state(db, path)).is_newer:
         raise StoreBroken(str(state))
-    if not tables and (_version(db) or _sibling(path, ".key").exists()):
+    if not (tables or BACKUP_ID in owners) and (_version(db) or _sibling(path, ".key").exists()):
         raise _emptied_error(path)  # a start creates the key last
 
 
@@ -448,19 +457,20 @@ def _state(db: sqlite3.Connection, path: Path) -> SchemaState:
 def schema_state(path: Path, *, owners: Container[int] = (APPLICATION_ID,)) -> SchemaState:
     """Read the schema of the file, which is not changed; of none, say so.
 
-    Raises StoreBroken for a file that is of none of these owners, StoreUnavailable.
+    Raises StoreBroken for a file of none of these owners, of a newer version or emptied;
+    StoreUnavailable.
     """
     if not path.exists():
         return SchemaState(str(path), 0, len(scripts_of_schema()))
     with explain_error(path):
-        uri = f"{path.absolute().as_uri()}?mode=ro"
+        if path.stat().st_size < HEADER_OCTETS and BACKUP_ID not in owners:
+            raise _emptied_error(path)
+        # Without a log nobody writes. Read as immutable, it gets no log.
+        mode = "ro" if _sibling(path, "-wal").exists() else "ro&immutable=1"
+        uri = f"{path.absolute().as_uri()}?mode={mode}"
         with closing(sqlite3.connect(uri, uri=True, timeout=OPENING_MS / 1000)) as db:
-            state = _state(db, path)
-            if state.found and _owner(db) not in owners:
-                if _owner(db) == BACKUP_ID:
-                    raise _backup_error(path)
-                raise StoreBroken(f"{path} is another program's database")
-            return state
+            _check_owner(db, path, owners)
+            return _state(db, path)
 
 
 def _step(number: int, script: Path) -> Callable[["Database"], None]:

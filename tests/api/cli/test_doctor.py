@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from contextlib import asynccontextmanager, suppress
@@ -38,6 +39,7 @@ from mailprobe.engine.dns.response import DohResponse, TransportFailed
 from mailprobe.engine.dns.routes import open_routes
 from mailprobe.engine.net.tcp import CannotConnect
 from mailprobe.engine.settings import EngineSettings
+from mailprobe.storage import open_store
 
 NOW = 1_750_000_000.0
 FIRST, SECOND = "https://11.0.0.1/q", "https://11.0.0.2/q"
@@ -419,14 +421,37 @@ async def test_a_date_that_is_none_is_let_be(autojump_clock, tmp_path, date):
     assert check.status == "skipped"
 
 
-def test_a_database_that_exists_is_not_touched(tmp_path):
+async def test_a_database_that_exists_is_not_touched(tmp_path):
     path = tmp_path / "mailprobe.db"
-    path.write_bytes(b"as it was")
-    before = path.stat()
+    async with open_store(str(path), secret_key=None):
+        pass
+    before, octets = path.stat(), path.read_bytes()
+    names = {file.name for file in tmp_path.iterdir()}
     assert check_database(str(path)).status == "ok"
-    assert path.read_bytes() == b"as it was"
+    assert path.read_bytes() == octets
     assert path.stat().st_mtime_ns == before.st_mtime_ns
-    assert list(tmp_path.iterdir()) == [path]
+    assert {file.name for file in tmp_path.iterdir()} == names
+
+
+@pytest.mark.parametrize("octets", [b"", b"Dear Ann", b"Dear Ann, the cake was good." * 100])
+def test_a_file_that_is_no_database_fails_the_check(tmp_path, octets):
+    """It was said to be fine, and the service did not start on it."""
+    path = tmp_path / "mailprobe.db"
+    path.write_bytes(octets)
+    check = check_database(str(path))
+    assert (check.status, "no database" in check.found) == ("failed", True)
+    assert path.read_bytes() == octets
+
+
+async def test_a_database_of_a_newer_version_fails_the_check(tmp_path):
+    path = tmp_path / "mailprobe.db"
+    async with open_store(str(path), secret_key=None):
+        pass
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 999")
+    db.close()
+    check = check_database(str(path))
+    assert (check.status, "newer version" in check.found) == ("failed", True)
 
 
 @pytest.mark.parametrize("place", ["file/x.db", "folder", "/proc/none/x.db", "missing/x.db"])

@@ -58,6 +58,19 @@ def test_another_programs_file_is_refused(tmp_path: Path) -> None:
     assert (said.exit_code, said.output.count("\n")) == (1, 1)
 
 
+def test_an_sqlite_file_that_a_start_refuses_is_refused(tmp_path: Path) -> None:
+    """It was said to have no tables yet, and that a start would make them."""
+    other = tmp_path / "other.db"
+    with sqlite3.connect(other) as db:
+        db.execute("CREATE TABLE cakes (name)")
+    db.close()
+    said = check(other, "--check")
+    assert (said.exit_code, "another program's database" in said.output) == (1, True)
+    (tmp_path / "none.db").write_bytes(b"")
+    said = check(tmp_path / "none.db", "--check")
+    assert (said.exit_code, "is empty or no database" in said.output) == (1, True)
+
+
 @pytest.mark.parametrize("words", [(), ("--from", "a.db"), ("--check", "--from", "a.db")])
 def test_a_half_of_a_move_is_wrong_usage(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert check(tmp_path / "none.db", *words).exit_code == 2

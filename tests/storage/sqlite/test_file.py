@@ -94,7 +94,9 @@ async def test_an_emptied_database_is_not_made_anew(path: Path, with_key: bool):
     async with open_store(path, secret_key=None if with_key else SECRET) as store:
         await make_caller(store)
     path.write_bytes(b"")
-    with pytest.raises(StoreBroken, match="is empty: put a backup in its place") as reported:
+    with pytest.raises(
+        StoreBroken, match="is empty or no database: put a backup in its place"
+    ) as reported:
         await opened(path)
     assert "\n" not in str(reported.value)
     assert path.stat().st_size == 0
@@ -137,7 +139,7 @@ async def test_a_database_without_tables_is_an_emptied_one(path: Path, empty: An
     empty(path)
     before = path.read_bytes()
     for _ in range(2):
-        with pytest.raises(StoreBroken, match="is empty: put a backup in its place"):
+        with pytest.raises(StoreBroken, match="is empty or no database: put a backup in its place"):
             async with open_store(path, secret_key=None):
                 pass
     assert path.read_bytes() == before
@@ -269,7 +271,7 @@ async def test_a_store_without_permission_to_write_is_unavailable(clock: Clock):
         folder.chmod(0o777)
         (folder / "mailprobe.db.lock").chmod(0o666)
         path.chmod(0o444)
-        not_writable = f"StoreUnavailable {path} is not there or may not be written"
+        not_writable = f"StoreUnavailable {path} may not be written: let this user write to it"
         assert await output_of("check as nobody", path) == not_writable
         path.chmod(0o666)
         assert await output_of("check as nobody", path) == str(NOON)
