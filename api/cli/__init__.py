@@ -141,10 +141,16 @@ class LazyGroup(click.Group):
         """As click does, with the nearest name of the table for one that is not in it."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            import os
+            import shlex
             from difflib import get_close_matches
 
             if near := get_close_matches(name.lower(), COMMANDS, n=1):
                 raise click.UsageError(f"No such command {name!r}. Did you mean {near[0]!r}?", ctx)
+            meant = "verify" if "@" in name else "clean" if os.path.isfile(name) else None
+            if meant is not None:
+                line = shlex.join(["mailprobe", meant, name])
+                raise click.UsageError(f"No such command {name!r}. Did you mean: {line}", ctx)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":

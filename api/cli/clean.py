@@ -257,7 +257,10 @@ def _files(input_: str, output: str | None) -> tuple[Path | None, Path | None]:
 
     source = None if input_ == "-" else Path(input_)
     if source is not None and not source.name:
-        raise Misuse(f"{input_} is a directory; INPUT takes a file")
+        raise Misuse(f"{input_} is a directory; name a file")
+    if source is not None and "@" in input_ and not os.path.lexists(source):
+        verifies = shlex.join(["mailprobe", "verify", input_])
+        raise Misuse(f"there is no file {input_}; to verify an address: {verifies}")
     if output is None:
         return source, source and output_path(source)
     if output == "-":

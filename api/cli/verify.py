@@ -2,6 +2,7 @@
 
 import codecs
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -92,6 +93,11 @@ def _texts(addresses: Iterable[str]) -> Iterable[str]:
                 if line.strip():
                     yield from _unwrapped(line)
         else:
+            if "@" not in address and os.path.isfile(address):
+                cleans = shlex.join(["mailprobe", "clean", address])
+                print_error(
+                    f"{_unicode(address)} is a file; to verify the addresses in it: {cleans}"
+                )
             yield from _unwrapped(_unicode(address))
 
 

@@ -284,7 +284,7 @@ def _regular_file(path: Path, name: str) -> Iterator[BinaryIO]:
         # Opening a pipe without a writer would block.
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     except IsADirectoryError:
-        raise BadList(f"{name} is a directory; it takes a file") from None
+        raise BadList(f"{name} is a directory; name a file") from None
     except OSError as error:
         raise BadList(f"{name} cannot be read: {os.strerror(error.errno or 0)}") from None
     with file:

@@ -202,7 +202,7 @@ def known_encoding(name: str) -> str:
 
 def _refuse(head: bytes, name: str) -> None:
     if not head.strip():
-        raise BadList(f"{name} is empty; it takes a list with one address a row")
+        raise BadList(f"{name} is empty; a list has one address a row")
     if head.startswith(OLE):
         if OLE_ENCRYPTED in head:
             raise BadList(f"{name} is protected by a password; save it without one")

@@ -124,20 +124,34 @@ def check_output(order: Order, standard_output: BinaryIO | None) -> None:
 
 def _check_file(order: Order, output: Path, source: "Identity | None") -> None:
     name = plain(str(output))
+    is_report = output == order.report
+    other = f"name another {'report with --report' if is_report else 'output with -o'}"
     try:
         there = os.stat(output)
     except FileNotFoundError:
+        _check_folder(output.parent, other)
         return
     except OSError as error:
-        raise Misuse(f"{cannot_use(error)}; name another output with -o") from None
+        raise Misuse(f"{cannot_use(error)}; {other}") from None
     if stat.S_ISDIR(there.st_mode):
-        raise Misuse(f"{name} is a directory; name a file with -o")
+        raise Misuse(f"{name} is a directory; name a file with {'--report' if is_report else '-o'}")
     if not stat.S_ISREG(there.st_mode):
-        raise Misuse(f"{name} is no regular file; for standard output name - with -o")
+        to_stdout = "" if is_report else "; for standard output name - with -o"
+        raise Misuse(f"{name} is no regular file{to_stdout}")
     if source is not None and source == _regular(there):
-        raise Misuse(f"{name} is the list itself; name another output with -o")
+        raise Misuse(f"{name} is the list itself; {other}")
     if not order.may_replace:
-        raise Misuse(f"{name} exists; replace it with --force, or name another output with -o")
+        ended = ", and there is no interrupted run to continue" if order.resume else ""
+        raise Misuse(f"{name} exists{ended}; replace it with --force, or {other}")
+    _check_folder(output.parent, other)
+
+
+def _check_folder(folder: Path, other: str) -> None:
+    """Misuse where a new file cannot appear in it: at the end it would be too late to say so."""
+    if not folder.is_dir():
+        raise Misuse(f"there is no folder {plain(str(folder))}; create it, or {other}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Misuse(f"no file can be created in {plain(str(folder))}: permission denied; {other}")
 
 
 Identity = tuple[int, int]  # device and inode: the same for every name and link of a file

@@ -74,7 +74,7 @@ def clean_list(
             summary = writer.finish()
             if is_interrupted:
                 journal.sync()
-                left = f"; ask again what time may cure with: {resume_command}"
+                left = f"; ask again with: {resume_command}"
                 print_error(f"interrupted; what is known is written{left if order.journal else ''}")
             elif waiting := passes.left_waiting():
                 share = passes.counts.refused_share
@@ -235,7 +235,7 @@ def _unanswered(
         return "nothing was answered yet, and nothing is left behind"
     journal.sync()
     if not addresses.answered:
-        return f"nothing was answered yet; continue all the same with: {resume_command}"
+        return f"nothing was answered yet; continue with: {resume_command}"
     return (
         f"{addresses.answered:,} of {len(addresses.numbers):,} addresses are answered and kept; "
         f"continue with: {resume_command}"

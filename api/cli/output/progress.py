@@ -48,9 +48,9 @@ async def _lines(counts: ResultCounts, total: int) -> None:
             continue
         printed, printed_at = known, now
         share = 100 * counts.done // total
+        what = f": {statuses(counts)}" if counts.done else ""
         print_error(
-            f"{counts.done:,} of {total:,} ({share} %), {standing(counts.goes_on_at, pace, total)}:"
-            f" {statuses(counts)}"
+            f"{counts.done:,} of {total:,} ({share} %), {standing(counts.goes_on_at, pace, total)}{what}"
         )
 
 

@@ -159,7 +159,7 @@ def test_the_list_itself_is_never_the_output(tmp_path: Path) -> None:
     ("output", "words"),
     [
         (".", "is a directory"),
-        ("none/out.csv", "name another output"),
+        ("none/out.csv", "/none; create it, or name another output"),
         ("out.json", "takes the endings"),
         ("fifo", "no regular file"),
     ],
@@ -171,6 +171,23 @@ def test_an_impossible_output_is_refused_before_verification(
     os.mkfifo(tmp_path / "fifo")
     assert words in refused(Order(path, tmp_path / output))
     assert names_in(tmp_path) == ["fifo", "list.csv"]
+
+
+def test_an_impossible_report_is_refused_before_verification(tmp_path: Path) -> None:
+    """It was refused when the list had been verified, and again by the command that continues."""
+    path = written(tmp_path / "list.csv")
+    for report in (tmp_path / "none" / "report.html", tmp_path):
+        said = refused(Order(path, output_path(path), report=report))
+        assert "--report" in said
+        assert "with -o" not in said
+    assert names_in(tmp_path) == ["list.csv"]
+
+
+def test_a_run_that_ended_is_not_continued(tmp_path: Path) -> None:
+    path = written(tmp_path / "list.csv")
+    clean(Order(path, output_path(path)))
+    said = refused(Order(path, output_path(path), resume=True))
+    assert "there is no interrupted run to continue" in said
 
 
 def test_a_list_without_an_address_is_reported(tmp_path: Path) -> None:

@@ -91,6 +91,9 @@ def test_an_unknown_command_is_wrong_usage() -> None:
     [
         (["nope"], "no such command 'nope' (see mailprobe --help)"),
         (["claen"], "no such command 'claen'. Did you mean 'clean'? (see mailprobe --help)"),
+        (["ann@shop.test"], "no such command 'ann@shop.test'. Did you mean: mailprobe verify ann@"),
+        ([__file__], f"no such command {__file__!r}. Did you mean: mailprobe clean /"),
+        (["clean", "ann@shop.test"], "there is no file ann@shop.test; to verify an address: mailp"),
         (["verify"], "missing argument 'ADDRESS...' (see mailprobe verify --help)"),
         (["verify", "--wwww"], "no such option '--wwww' (see mailprobe verify --help)"),
         (["serve", "--workers", "x"], "invalid value for '--workers': 'x' is not a valid integer"),

@@ -332,3 +332,11 @@ def test_a_service_is_named_whole(arguments: tuple[str, ...], words: str) -> Non
     done = CliRunner().invoke(main, ["verify", "ann@shop.test", *arguments])
     assert done.exit_code == 2
     assert words in done.stderr
+
+
+def test_a_file_in_the_place_of_an_address_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text("ann@shop.test\n")
+    result = CliRunner().invoke(main, ["verify", str(path)], prog_name="mailprobe")
+    assert f"to verify the addresses in it: mailprobe clean {path}" in result.stderr
+    assert "not an address" in result.stdout

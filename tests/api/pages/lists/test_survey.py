@@ -286,7 +286,7 @@ async def test_a_file_that_is_no_list_is_refused_with_the_next_step() -> None:
         for octets, words in (
             (b"%PDF-1.7\nx", "is a PDF; save the list as CSV or XLSX"),
             (b"a,b\nx,1\n", "has no column of addresses"),
-            (b"", "it takes a list with one address a row"),
+            (b"", "a list has one address a row"),
         ):
             got = await send(visitor, octets)
             assert (got.status, words in words_of(got)) == (400, True), words_of(got)
