@@ -102,7 +102,7 @@ TABLE: dict[type[Refusal], ErrorRow] = {
         AUTHENTICATE + "a provisioning key (sk_mgmt_…).", "authentication",
     ),
     refusals.OriginNotAllowed: ErrorRow(
-        403, "origin_not_allowed", "The publishable key is not for pages of this origin.",
+        403, "origin_not_allowed", "{why}",
         "Make a key for the origin of the page, as its Origin header has it.", "forms",
     ),
     refusals.ProofRequired: ErrorRow(

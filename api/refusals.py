@@ -54,6 +54,8 @@ class WrongKeyType(Refusal):
 class OriginNotAllowed(Refusal):
     """The request comes from no page of the publishable key's origins."""
 
+    why: str = "The publishable key is not for pages of this origin."
+
 
 @dataclass(eq=False)
 class ProofRequired(Refusal):

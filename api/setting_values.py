@@ -430,11 +430,16 @@ DATABASE = ValueType(read_database, "a path or a postgresql:// URL")
 DOH_URLS = words_with_commas(
     read_doh_url, "https:// addresses of DNS-over-HTTPS endpoints", empty=False
 )
-PROXIES = words_with_commas(read_proxy_url, "socks5://[user:pass@]host:port", empty=True)
+PROXIES = words_with_commas(
+    read_proxy_url, "socks5://host:port, with user:pass@ before the host if needed", empty=True
+)
 HELO = ValueType(read_helo, "a host name, in ASCII and without spaces")
 MAIL_FROM = ValueType(read_mail_from, "an address, in ASCII and without spaces, or nothing")
 SENDER = ValueType(read_sender_or_none, "an e-mail address")
-MAIL_URL = ValueType(read_mail_url, "smtp://[user:pass@]host:port, or smtps://")
+MAIL_URL = ValueType(
+    read_mail_url,
+    "smtp://host:port or smtps://host:port, with user:pass@ before the host if needed",
+)
 ACCOUNTS = ValueType(read_accounts, "ids or e-mail addresses of accounts, with commas")
 NETWORKS = ValueType(
     read_networks, "addresses or networks, such as 10.0.0.1 or 10.0.0.0/24, with commas"

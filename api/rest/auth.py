@@ -15,6 +15,10 @@ from ..refusals import InvalidKey, MissingKey, WrongKeyType
 NO_BEARER = "The Authorization header is no Bearer key of this service."
 NO_TEST_KEYS = "This service is in production: it takes no test keys (sk_test_…)."
 NOT_FOR_THIS = "A provisioning key does not verify; a standard key (sk_live_…) does."
+ONLY_IN_A_PAGE = (
+    "A publishable key (pk_…) is for POST /v1/forms/verify of a web page alone; a program on a server"
+    " takes a standard key (sk_live_…)."
+)
 NOT_IN_A_PAGE = (
     "This is a secret key (sk_…), which must never be in a web page: everyone who opens the page can"
     " read it, and use the account with it. Revoke it if it is in one; a form takes a publishable"
@@ -42,7 +46,7 @@ async def authenticate(
 
     With `takes_basic` the key may be the password of HTTP's Basic scheme, for clients that can
     set nothing but a URL. A test key does what its live one does, unless the service takes none.
-    A publishable key is unknown where another kind is wanted. Raises MissingKey; InvalidKey, also
+    A publishable key is refused by its form where another kind is wanted. Raises MissingKey; InvalidKey, also
     for a provisioning key where a standard one is wanted, and a secret key where a publishable one
     is; WrongKeyType for a standard key on a management route; StoreUnavailable.
     """
@@ -57,7 +61,7 @@ async def authenticate(
     if scheme.lower() != "bearer" or not well_formed(key):
         raise InvalidKey(NO_BEARER)
     if wanted != "form" and key.startswith(PUBLISHABLE):
-        raise InvalidKey()
+        raise InvalidKey(ONLY_IN_A_PAGE)
     caller = await store.caller(key_hash(key))
     if caller is None:
         raise InvalidKey()

@@ -22,6 +22,10 @@ PREFLIGHT = {
     "Access-Control-Allow-Headers": "Authorization, Content-Type, Form-Proof",
     "Access-Control-Max-Age": str(PREFLIGHT_KEPT_S),
 }
+NO_ORIGIN = (
+    "The request has no Origin header. This route is for web pages, whose browser sends one; a program"
+    " on a server takes a standard key (sk_live_…)."
+)
 EXPOSED = {"Access-Control-Expose-Headers": "Form-Challenge, Retry-After, X-Request-Id"}
 
 
@@ -30,7 +34,10 @@ def check_origin(call: Call) -> None:
 
     So does one without an Origin, or with the `null` of a sandboxed frame, a file or a redirect.
     """
-    if call.headers.get("origin", "") not in call.caller.key.origins:
+    origin = call.headers.get("origin")
+    if origin is None:
+        raise OriginNotAllowed(NO_ORIGIN)
+    if origin not in call.caller.key.origins:
         raise OriginNotAllowed
 
 

@@ -159,6 +159,7 @@ _WORDS = {
 _MISSING = re.compile(r"Object missing required field `(.+?)`")
 _TYPE = re.compile(r"Expected `(.+?)`, got `(.+?)`")
 _LENGTH = re.compile(r"Expected `(str|array)` of length (<=|>=) (\d+)")
+_BOUND = re.compile(r"Expected `(?:int|float)` (<=|>=) (\S+)")
 _PATTERN = re.compile(r"Expected `str` matching regex")
 
 
@@ -173,8 +174,10 @@ def _explain(found: str) -> str:
         return f"{field} is {_WORDS.get(wrong[2], wrong[2])}; it must be {expected}."
     if length := _LENGTH.match(what):
         most = "at most" if length[2] == "<=" else "at least"
-        things = "characters" if length[1] == "str" else "items"
-        return f"{field} must have {most} {length[3]} {things}."
+        thing = "character" if length[1] == "str" else "item"
+        return f"{field} must have {most} {length[3]} {thing}{'' if length[3] == '1' else 's'}."
+    if bound := _BOUND.match(what):
+        return f"{field} must be {'at most' if bound[1] == '<=' else 'at least'} {bound[2]}."
     if _PATTERN.match(what):
         return f"{field} has the wrong form."
     return f"{field} cannot be read: {what[:1].lower()}{what[1:]}."

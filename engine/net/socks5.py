@@ -31,9 +31,13 @@ def check_proxy_url(url: str) -> Proxy:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise ValueError(f"{error}; it takes socks5://[user:pass@]address:port") from None
+        raise ValueError(
+            f"{error}; it takes socks5://address:port, with user:pass@ before the address if needed"
+        ) from None
     if parts.scheme != "socks5" or not host or not port or parts.path.strip("/") or parts.query:
-        raise ValueError("it takes socks5://[user:pass@]address:port")
+        raise ValueError(
+            "it takes socks5://address:port, with user:pass@ before the address if needed"
+        )
     try:
         address = numeric(host)
     except ValueError:

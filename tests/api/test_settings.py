@@ -130,6 +130,13 @@ def test_a_wrong_setting_says_what_it_takes(tmp_path: Path) -> None:
     assert str(wrong.value) == "MAILPROBE_SMTP_PORT is 'smtp': it takes a port, 1 to 65535"
 
 
+@pytest.mark.parametrize("name", ["SMTP_PROXIES", "ALERT_SMTP_URL"])
+def test_the_form_of_an_address_with_a_password_is_not_hidden(tmp_path: Path, name: str) -> None:
+    """It was shown as `[user:***@]`, like a password."""
+    with pytest.raises(WrongSetting, match="with user:pass@ before the "):
+        read(tmp_path, **{name: "relay"})
+
+
 @pytest.mark.parametrize(
     "text",
     ["socks4://ann:s3cret@192.0.2.1:1", "ann:s3cret@192.0.2.1", "socks5://ann:s3cret@h:1,x:s3cret@y"],

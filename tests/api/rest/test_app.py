@@ -169,6 +169,13 @@ NOT_THE_TYPE = {
 }  # fmt: skip
 
 
+async def test_a_batch_of_none_is_told_how_many_it_takes(
+    autojump_clock: object, shop: RunningService
+) -> None:
+    got = await shop.request("POST", BATCH, {"emails": []})
+    assert got.body["message"] == "The field emails must have at least 1 item."
+
+
 @pytest.mark.parametrize("case", NOT_THE_TYPE)
 async def test_json_of_the_wrong_shape_is_400_that_names_the_field_and_counts_one(
     autojump_clock: object, shop: RunningService, case: str

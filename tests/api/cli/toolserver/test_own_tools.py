@@ -125,7 +125,7 @@ async def test_a_file_that_cannot_be_cleaned_says_why(tmp_path: Path):
             ({"path": str(path), "column": "mail"}, "column"),
             ({"path": str(path), "encoding": "x"}, "encoding"),
             ({"path": str(path), "only": "blue"}, "green, yellow"),
-            ({"path": str(path), "recheck": 9}, "recheck"),
+            ({"path": str(path), "recheck": 9}, "The field recheck must be at most 2."),
             ({}, "path"),
         ):
             text = await client.failure("clean_file", arguments)
