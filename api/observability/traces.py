@@ -45,7 +45,7 @@ def traces_missing(protocol: str | None) -> str | None:
     if not _is_installed():
         return (
             "traces are off: OTEL_EXPORTER_OTLP_ENDPOINT is set, and OpenTelemetry is not installed; "
-            "install it with: pip install 'mailprobe[otel]'"
+            "install it with: pip install '.[otel]' in the checkout"
         )
     return None
 

@@ -81,6 +81,8 @@ def bench(
     fails, or where this machine lacks what a named one needs. Ctrl-C ends with 130;
     the results until then are kept.
     """
+    from difflib import get_close_matches
+
     from ..harness.suites import SUITES
 
     if list_them:
@@ -91,7 +93,9 @@ def bench(
         suites, plot = (*suites, plot), ""
     for name in suites:
         if name not in SUITES:
-            raise click.UsageError(f"no suite {name!r}; there are: {', '.join(SUITES)}")
+            near = get_close_matches(name.lower(), [*SUITES, "soak", "tune"], n=1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"no suite {name!r}; there are: {', '.join(SUITES)}.{meant}")
     from ..harness.figures import results_folder
     from ..harness.show import Bench
 
@@ -164,6 +168,7 @@ def tune(
     drawn = None if plot is None else Path(plot) if plot else folder
     session = Bench(folder, plots=drawn)
     session.check_libraries()
+    session.make_folder()
     raise_open_files()
     with sigterm_as_sigint(), telling() as tell:
         findings = run(lambda: try_all(delays_ms, seconds, host_limit, tell))

@@ -88,7 +88,9 @@ def scale_of(values: Sequence[float]) -> str:
 def require(library: str) -> Any:
     """The library; Lacking, with what to do, where it is not installed."""
     if find_spec(library) is None:
-        raise MissingRequirement(f"{library} is not installed: pip install 'mailprobe[bench]'")
+        raise MissingRequirement(
+            f"{library} is not installed: pip install '.[bench]' in the checkout"
+        )
     return import_module(library)
 
 

@@ -1,6 +1,7 @@
 """Runs a suite of `mailprobe bench`, keeps its figures, shows, compares and draws them."""
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,7 +59,7 @@ class Bench(Struct):
         Raises Interrupted, and Trouble where it can't begin.
         """
         self.check_libraries()
-        self.folder.mkdir(parents=True, exist_ok=True)  # before an hour is measured for nothing
+        self.make_folder()
         try:
             for name in names or SUITES:
                 self._measure(name, named=bool(names))
@@ -161,6 +162,18 @@ class Bench(Struct):
             require("plotext")
         except MissingRequirement as lacking:
             raise CommandError(str(lacking)) from lacking
+
+    def make_folder(self) -> None:
+        """Before anything runs: an hour should not be measured for results that cannot be kept."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            raise CommandError(
+                f"no results can be kept in {self.folder}: {error.strerror}; name another folder"
+                " with --results"
+            ) from error
 
     # -- what tune found -------------------------------------------------------------------------
 

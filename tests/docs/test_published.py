@@ -21,7 +21,7 @@ PAGES = sorted(
     for folder, pattern in (
         (ROOT, "*.md"), (ROOT / "docs", "*.md"), (ROOT / "dev", "*.md"), (ROOT / "dev", "mailprobe.1"),
         (ROOT / "examples", "*"), (ROOT / "deploy", "**/*"),
-        (ROOT / "api/pages", "**/*.html"), (ROOT / "api/cli", "**/*.py"),
+        (ROOT / "api/pages", "**/*.html"), *((ROOT / name, "**/*.py") for name in ("api", "bench", "engine", "storage")),
     )
     for path in folder.glob(pattern)
     if path.is_file()

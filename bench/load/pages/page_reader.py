@@ -69,7 +69,7 @@ def open_browser(service: ServiceProcess, reader: PageReader) -> Iterator["Brows
         from playwright.sync_api import sync_playwright
     except ImportError:
         raise MissingRequirement(
-            "playwright is not installed: pip install 'mailprobe[bench]'"
+            "playwright is not installed: pip install '.[bench]' in the checkout"
         ) from None
     if not CHROMIUM.exists():
         raise MissingRequirement(f"there is no {CHROMIUM}: apt-get install chromium")

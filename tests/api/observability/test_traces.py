@@ -122,7 +122,7 @@ async def test_traces_that_cannot_be_are_one_line_at_the_start(monkeypatch, capl
     [line] = [each.getMessage() for each in caplog.records if each.name == "mailprobe.traces"]
     assert line.startswith("traces are off: error=max_queue_size must be")
     monkeypatch.setattr(traces, "NEEDED", "opentelemetry_not_installed.exporter")
-    assert "pip install 'mailprobe[otel]'" in str(traces_missing(TRACES_PROTOCOL))
+    assert "pip install '.[otel]'" in str(traces_missing(TRACES_PROTOCOL))
     async with open_traces(TRACES_PROTOCOL):
         assert start_span("a", "server", "") is NO_SPAN
 

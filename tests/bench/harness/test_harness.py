@@ -224,6 +224,20 @@ def test_an_unknown_suite_is_an_error_that_names_them(program: Path) -> None:
     assert "no suite 'nonesuch'; there are: quick, plain, lacking, broken, endless" in done.stderr
 
 
+def test_a_mistyped_suite_is_met_with_the_one_that_was_meant(program: Path) -> None:
+    assert "Did you mean 'plain'?" in mailprobe_bench("plian").stderr
+
+
+@pytest.mark.parametrize("words", [("plain",), ("tune", "--seconds", "1")])
+def test_results_that_cannot_be_kept_are_refused_before_anything_is_measured(
+    program: Path, words: tuple[str, ...]
+) -> None:
+    done = mailprobe_bench(*words, "--results", "/proc/none")
+    assert done.exit_code == 1
+    assert done.output.count("\n") == 1
+    assert done.stderr.startswith("mailprobe: no results can be kept in /proc/none: No such file")
+
+
 def test_the_suites_are_listed(program: Path) -> None:
     done = mailprobe_bench("--list")
     assert done.exit_code == 0
@@ -433,7 +447,7 @@ def test_without_the_plotting_library_the_error_says_what_to_install(
     monkeypatch.setattr(mailprobe.bench.harness.plots, "find_spec", lambda name: None)
     done = mailprobe_bench("quick", "--plot")
     assert done.exit_code == 1
-    assert "matplotlib is not installed: pip install 'mailprobe[bench]'" in done.stderr
+    assert "matplotlib is not installed: pip install '.[bench]' in the checkout" in done.stderr
     assert not Path("bench-results").exists()
 
 
