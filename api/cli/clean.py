@@ -90,7 +90,7 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
     "--recheck",
     type=click.IntRange(0, PASSES_MAX),
     metavar="N",
-    help="Ask again up to N times what time may cure. Default: 2, or one for each time.",
+    help="Ask again up to N times about failures that may pass. Default: 2, or one for each time.",
 )
 @click.option(
     "--recheck-after",
@@ -101,8 +101,9 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
 @click.option(
     "--patience",
     metavar="TIME",
-    help="Wait so long for what mail hosts take, such as 4h; 0: not at all. Default: 15m. With "
-    "--server the service waits; what it answers at once is asked, and counted, again.",
+    help="Wait up to TIME for mail hosts that take no more refusals now, such as 4h; 0: do not wait. "
+    "Default: 15m. With --server the service waits for a long list; the addresses of a shorter one "
+    "are asked, and counted, again.",
 )
 @click.option(
     "--strict-clocks",

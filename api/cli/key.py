@@ -78,7 +78,7 @@ def create(
         except ValueError as error:
             raise Misuse(f"--origin: {error}") from None
     elif rate:
-        raise Misuse("--rate is of a publishable key, which --origin makes")
+        raise Misuse("--rate is for a publishable key: give --origin too")
     prefix = _prefix(provisioning=provisioning, test=test, publishable=bounds is not None)
     settings = read_settings()
     if test and settings.production:

@@ -30,7 +30,7 @@ LIST = Path("examples/list.csv")
 PACKAGED = Path(__file__).parents[1] / "lab" / "list.csv"  # in a checkout a link to LIST
 REASONS_MAX = 4  # so that all of it fits on one screen
 NEXT = (
-    "every row is in the file, and every reason with --verbose",
+    "every row is in the file; mailprobe demo --verbose shows every reason",
     "next: mailprobe doctor checks this machine; mailprobe clean LIST cleans yours",
 )
 RATE_PER_MIN = 1_000_000  # of the demo's account: nobody should wait for a minute to pass

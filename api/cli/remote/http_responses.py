@@ -48,6 +48,16 @@ async def read_error_body(response: httpx.Response) -> bytes:
     return octets[:ERROR_OCTETS_MAX]
 
 
+def reason_of(error: BaseException) -> str:
+    """Why a service cannot be reached: an error of TLS has its words in what caused it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if words := str(cause):
+            return words
+        cause = cause.__cause__ or cause.__context__
+    return type(error).__name__
+
+
 def error_of(octets: bytes) -> RefusedRequest:
     try:
         return msgspec.json.decode(octets, type=RefusedRequest)

@@ -27,7 +27,7 @@ from ...results.waiting import HostStanding, waiting_words
 from ...settings import PATIENCE_S_MAX
 from ..cleaning.waiting import clock
 from ..source import NoteWait, SentRecord
-from .http_responses import ANSWER_S, error_of, read_lines, retry_after_s
+from .http_responses import ANSWER_S, error_of, read_lines, reason_of, retry_after_s
 from .runs import (
     CUSHION_S,
     LIMITED_TIMEOUT_S,
@@ -280,7 +280,7 @@ class ListRun(msgspec.Struct):
                     await trio.sleep(POLL_S)
                     await self._poll()
                 except httpx.RequestError as error:
-                    await self._failed(f"cannot be reached ({str(error) or type(error).__name__})")
+                    await self._failed(f"cannot be reached ({reason_of(error)})")
             if self._positions and self.error is None:
                 self.note_wait(None)
                 await self._verify_others()

@@ -28,7 +28,7 @@ from mailprobe.engine.verdict import Outcome, judge
 
 from ...errors import CommandError
 from ...terminal import plain
-from .http_responses import ANSWER_S, RefusedRequest, error_of
+from .http_responses import ANSWER_S, RefusedRequest, error_of, reason_of
 from .result_lines import ResultLine
 from .runs import (
     LISTED_CHARACTERS_MAX,
@@ -144,7 +144,7 @@ class LiveRun:
                 case (
                     HandshakeError() | OSError() | trio.TooSlowError() | trio.BrokenResourceError()
                 ):
-                    return f"cannot be reached ({str(error) or type(error).__name__})"
+                    return f"cannot be reached ({reason_of(error)})"
             raise
 
     async def _exchange(self, socket: WebSocketConnection) -> str | None:

@@ -36,6 +36,7 @@ from .http_responses import (
     limit_of,
     read_error_body,
     read_lines,
+    reason_of,
     retry_after_s,
 )
 from .open_requests import (
@@ -211,7 +212,7 @@ class StreamRun:
                 self._failed(f"did not finish an answer within {REQUEST_S:.0f} s")
         except httpx.RequestError as error:
             request.may_be_done = True
-            self._failed(f"cannot be reached ({str(error) or type(error).__name__})")
+            self._failed(f"cannot be reached ({reason_of(error)})")
         finally:
             self._under_way.discard(clock)
             self._allowance.requested -= under_way
