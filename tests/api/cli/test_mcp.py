@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,7 +64,8 @@ async def test_the_official_client_verifies_and_cleans(tmp_path: Path, lab: Lab,
         env=environment(tmp_path, lab),
     )  # fmt: skip
     with trio.fail_after(60):
-        async with Client(stdio_client(server), mode=mode) as client:
+        # Its default is what stderr was when it was imported: a runner's, in a test before.
+        async with Client(stdio_client(server, errlog=sys.__stderr__), mode=mode) as client:
             names = [tool.name for tool in (await client.list_tools()).tools]
             assert names == ["verify_email", "verify_batch", "clean_file"]
             one = await client.call_tool("verify_email", {"email": good, "evidence": True})
