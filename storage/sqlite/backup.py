@@ -174,7 +174,7 @@ def is_there(database: Path) -> bool:
 
 def _check_ours(path: Path, *owners: int) -> None:
     """Raise StoreBroken for another program's file, an empty one, and a newer schema."""
-    if not schema_state(path, owners=owners).found:
+    if not path.stat().st_size or not schema_state(path, owners=owners).found:
         raise StoreBroken(f"{path} is no database of this program")
 
 

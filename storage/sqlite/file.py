@@ -396,7 +396,7 @@ def _check_owner(
         raise StoreBroken(f"{path} is another program's database")
     if (state := _state(db, path)).is_newer:
         raise StoreBroken(str(state))
-    if not (tables or BACKUP_ID in owners) and (_version(db) or _sibling(path, ".key").exists()):
+    if not tables and (_version(db) or _sibling(path, ".key").exists()):
         raise _emptied_error(path)  # a start creates the key last
 
 
@@ -454,16 +454,19 @@ def _state(db: sqlite3.Connection, path: Path) -> SchemaState:
     return SchemaState(str(path), found, len(scripts_of_schema()), written_by)
 
 
-def schema_state(path: Path, *, owners: Container[int] = (APPLICATION_ID,)) -> SchemaState:
+def schema_state(
+    path: Path, *, owners: Container[int] = (APPLICATION_ID, BACKUP_ID)
+) -> SchemaState:
     """Read the schema of the file, which is not changed; of none, say so.
 
+    Without owners it refuses what a start refuses, which makes a database of a backup.
     Raises StoreBroken for a file of none of these owners, of a newer version or emptied;
     StoreUnavailable.
     """
     if not path.exists():
         return SchemaState(str(path), 0, len(scripts_of_schema()))
     with explain_error(path):
-        if path.stat().st_size < HEADER_OCTETS and BACKUP_ID not in owners:
+        if path.stat().st_size < HEADER_OCTETS:
             raise _emptied_error(path)
         # Without a log nobody writes. Read as immutable, it gets no log.
         mode = "ro" if _sibling(path, "-wal").exists() else "ro&immutable=1"

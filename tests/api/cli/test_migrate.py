@@ -58,6 +58,16 @@ def test_another_programs_file_is_refused(tmp_path: Path) -> None:
     assert (said.exit_code, said.output.count("\n")) == (1, 1)
 
 
+def test_a_backup_in_the_databases_place_is_taken(tmp_path: Path) -> None:
+    """A start makes a database of it."""
+    path = tmp_path / "mailprobe.db"
+    trio.run(opened, path)
+    backup = tmp_path / "backup.db"
+    CliRunner().invoke(main, ["backup", str(backup)], env={"MAILPROBE_DATABASE": str(path)})
+    said = check(backup, "--check")
+    assert (said.exit_code, "nothing to do" in said.output) == (0, True)
+
+
 def test_an_sqlite_file_that_a_start_refuses_is_refused(tmp_path: Path) -> None:
     """It was said to have no tables yet, and that a start would make them."""
     other = tmp_path / "other.db"
