@@ -42,14 +42,15 @@ def create(email: str, tier: "Tier | None", own: bool) -> None:
     _check_email(email)
     chosen = _tier_of(tier, own) or "free"
 
-    async def make(store: "Store") -> dict[str, str]:
+    async def make(store: "Store") -> dict[str, object]:
         if known := await account_of_email(store, email):
             raise CommandError(
                 f"{email} has an account already: {known.id}, tier {known.tier};"
                 f" 'mailprobe key create {known.id}' makes a key for it,"
                 f" 'mailprobe account set {known.id}' changes its settings"
             )
-        return await new_account(store, email, chosen)
+        made = await new_account(store, email, chosen)
+        return {**made, **({"own": True} if own else {})}
 
     print_json(with_store(make))
 

@@ -66,7 +66,7 @@ def test_the_tier_is_free_unless_said(run_cli: RunCli) -> None:
 def test_an_own_account_is_shown_with_the_tier_scale(run_cli: RunCli) -> None:
     create = ("account", "create", "--email", "ann@example.org", "--own")
     made = printed_object(run_cli(*create))
-    assert made["tier"] == "scale"
+    assert (made["tier"], made["own"]) == ("scale", True)
     shown = printed_object(run_cli("account", "show", made["account_id"]))
     assert (shown["tier"], shown["own"]) == ("scale", True)
     for tier, own in (("--tier=free", False), ("--own", True)):

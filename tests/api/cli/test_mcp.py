@@ -63,6 +63,7 @@ async def test_the_official_client_verifies_and_cleans(tmp_path: Path, lab: Lab,
         command=str(folder_of_commands() / "mailprobe"), args=["mcp"], cwd=str(tmp_path),
         env=environment(tmp_path, lab),
     )  # fmt: skip
+    assert sys.__stderr__ is not None
     with trio.fail_after(60):
         # Its default is what stderr was when it was imported: a runner's, in a test before.
         async with Client(stdio_client(server, errlog=sys.__stderr__), mode=mode) as client:

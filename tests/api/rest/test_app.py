@@ -169,7 +169,7 @@ NOT_THE_TYPE = {
 }  # fmt: skip
 
 
-async def test_a_batch_of_none_is_told_how_many_it_takes(
+async def test_an_empty_batch_gets_the_number_that_is_taken(
     autojump_clock: object, shop: RunningService
 ) -> None:
     got = await shop.request("POST", BATCH, {"emails": []})
