@@ -399,7 +399,7 @@ def traces_protocol(environ: Mapping[str, str]) -> str | None:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """The variables with our prefix that are no settings: misspelt, or of another version."""
+    """The variables with our prefix that are not settings: misspelt, or of another version."""
     known = {row.variable for row in TABLE} | {f"{PREFIX}CONFIG"}
     return sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
 
@@ -490,7 +490,7 @@ def _check_names(path: Path, values: Mapping[str, object]) -> None:
         wanted = name.lower().removeprefix(PREFIX.lower())
         near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else f"it takes {', '.join(known)}"
-        raise WrongSetting(f"{path} has a name that is no setting: {_one_line(name)}; {hint}")
+        raise WrongSetting(f"{path} has a name that is not a setting: {_one_line(name)}; {hint}")
 
 
 def wrong_file(name: str, path: Path, error: Unreadable) -> WrongSetting:

@@ -26,7 +26,7 @@ def read_octets(path: Path) -> bytes:
             status = os.fstat(file.fileno())
             nothing = os.path.samestat(status, os.stat(os.devnull))  # stands for no file
             if not stat.S_ISREG(status.st_mode) and not nothing:
-                raise Unreadable("cannot be read: it is no regular file")
+                raise Unreadable("cannot be read: it is not a regular file")
             octets = file.read(FILE_OCTETS_MAX + 1)
     except FileNotFoundError as error:
         raise Unreadable(f"cannot be read: {error.strerror}", missing=True) from None
@@ -61,9 +61,9 @@ def read_toml(path: Path) -> dict[str, object]:
     try:
         return tomllib.loads(read_text(path))
     except tomllib.TOMLDecodeError as error:
-        raise Unreadable(f"is no TOML: {error}") from None
+        raise Unreadable(f"is not TOML: {error}") from None
     except RecursionError:
-        raise Unreadable("is no TOML: it is nested too deeply") from None
+        raise Unreadable("is not TOML: it is nested too deeply") from None
 
 
 def check_authorities(path: Path) -> None:

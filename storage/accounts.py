@@ -121,7 +121,7 @@ def change_account(
 ) -> Account | None:
     """Set fields of Account by name and return the account; None if there is no such account.
 
-    Raises TypeError for a name that is no field, or one that never changes
+    Raises TypeError for a name that is not a field, or one that never changes
     (`id`, `created_at`), ValueError for a `customer_id` that another account has.
     """
     check_changes(changes)
@@ -463,7 +463,7 @@ class AccountStore(StorePart):
         """Store a key by its SHA-256 (hex digits) and return it without its secret.
 
         `keys_max` limits the account's active keys of this kind, `keys_per_minute_max` those
-        created within the last minute; None is no limit. Provisioning keys are not limited. A
+        created within the last minute; None: no limit. Provisioning keys are not limited. A
         publishable key has `origins`, serialised as browsers do, and `rate_per_min`. With
         `idempotency`, the answer that `answer` makes from the key is stored in the same
         transaction: like `first` in `settle`. Raises KeyLimitReached,

@@ -87,7 +87,7 @@ def read_relay(url: str, name: str) -> Relay:
     """Parse `smtp://[user:pass@]host[:port]` or `smtps://…`, percent-decoded; raises ValueError."""
     parts = urlsplit(url)
     if parts.scheme not in PORTS or not parts.hostname:
-        raise ValueError("it is no smtp:// or smtps:// URL")
+        raise ValueError("it is not an smtp:// or smtps:// URL")
     return Relay(
         parts.hostname,
         parts.port or PORTS[parts.scheme],

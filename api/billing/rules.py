@@ -77,7 +77,7 @@ def read_event(octets: bytes, signature: str, secret: str, now: datetime) -> Bil
     try:
         event = msgspec.json.decode(octets, type=_Event)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidRequest("The event is no JSON, or none of Stripe's.", "endpoints") from None
+        raise InvalidRequest("The event is not JSON, or none of Stripe's.", "endpoints") from None
     about = event.data.object
     customer_id = about.id if about.object == "customer" else _id_of(about.customer)
     named = about.client_reference_id or _account_named(about.metadata)

@@ -2,7 +2,7 @@
 
 A delivery report (RFC 3464) says so by itself. Exim, qmail, Google and others send plain
 text: flufl.bounce finds the addresses, and the lines under each of them give the reason. A
-mail that is no bounce, such as an automatic reply or a complaint, is told apart first,
+mail that is not a bounce, such as an automatic reply or a complaint, is told apart first,
 because it may quote one.
 """
 
@@ -42,7 +42,7 @@ GENERATED = re.compile(
     r"[ \t>]{0,12}\((?:ultimately )?generated from <?([^\s<>()]{3,320}@[^\s<>()]{1,255})>?\)",
     re.IGNORECASE | re.MULTILINE,
 )
-UNREADABLE = "\ufffd"  # in the place of bytes that are no text
+UNREADABLE = "\ufffd"  # in the place of bytes that are not text
 
 STATUS_TYPES = ("message/delivery-status", "message/global-delivery-status")
 FAILED, DELAYED = ("failed", "fail", "error"), ("delayed", "delay")
@@ -80,7 +80,7 @@ LINE_TAGS = ("br", "p", "/p", "div", "tr", "li", "h1", "h2", "h3")
 
 
 def bounces_of(octets: bytes) -> dict[str, Kind] | None:
-    """The bounced addresses with their kinds; empty if none could be read; None if it is no bounce."""
+    """The bounced addresses with their kinds; empty if none could be read; None if it is not a bounce."""
     try:
         return _bounces_of(octets)
     except Exception:  # the email package raises others at hostile text

@@ -33,9 +33,9 @@ PLAIN = re.compile(
     rf"[A-Za-z0-9][A-Za-z0-9_+-]*+(?:\.[A-Za-z0-9_+-]++)*+@{_PLAIN_LABEL}(?:\.{_PLAIN_LABEL})++"
 ).fullmatch
 
-# Signs and symbols of all scripts, as ranges of characters: none is a part of an address in use.
-# Letters, digits and combining marks are not among them, nor U+FFFD, a character that was lost.
-# A middle dot is one but between two l, as in Catalan, and a Japanese one beside ASCII.
+# Signs and symbols of all scripts, as ranges of characters. Real addresses contain none of them.
+# Letters, digits and combining marks are left out, and so is U+FFFD, a character that was lost.
+# A middle dot counts except between two l, as in Catalan; a Japanese one counts beside ASCII.
 SIGNS = (
     "\u00a1-\u00a9\u00ab\u00ac\u00ae-\u00b4\u00b6\u00b8\u00b9\u00bb-\u00bf\u00d7\u00f7"
     "\u2013-\u2027\u2030-\u205e\u2070\u2074-\u207e\u2080-\u208e\u20a0-\u20bf\u2116\u2117"
@@ -92,7 +92,7 @@ SPACE_IN_DOMAIN = re.compile(r"[.-]? [.-]?[a-z0-9-]{1,63}(?:\.[a-z]{2,24})*\.?$"
 SPACED_DOT = re.compile(r" ?\. ?")
 CUT_DOMAIN = re.compile(r"\. ?[a-z]{2,6}\.?$| \.[a-z0-9.-]+$")
 SIMPLE_WORD = re.compile(r"[a-z0-9][a-z0-9._+-]*")
-# Words before an address that are no part of it.
+# Words before an address that are not part of it.
 LABEL_WORDS = """
     e-mail email mail e-mails emails address adresse e-mail-adresse an to from cc bcc von de à para
     da til från od do contact kontakt contacto contatto writes write schreibt und and et y e or oder
@@ -104,7 +104,7 @@ LABELS = frozenset(LABEL_WORDS.split())
 class CellReading(msgspec.Struct, frozen=True, gc=False):
     """What a cell has.
 
-    `addresses` are to be verified; none: the row has no address. A text that is no address is
+    `addresses` are to be verified; none: the row has no address. A text that is not an address is
     among them as it stands, with the address that was probably meant as `suggestion` if it is
     doubtful. `is_unwrapped`: something stood around an address.
     """

@@ -151,7 +151,7 @@ def delete(account_id: str, yes: bool) -> None:
 def _confirm(known: "Account") -> None:
     """Have the account's id typed. Raises Misuse without a terminal, CommandError for another."""
     if not _is_terminal():
-        raise Misuse("standard input is no terminal; give --yes to delete without a question")
+        raise Misuse("standard input is not a terminal; give --yes to delete without a question")
     typed = click.prompt(
         f"This deletes account {known.id} ({known.email or 'deleted before'}) for good."
         " Type its id to go on",

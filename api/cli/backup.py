@@ -36,7 +36,7 @@ def backup(file: Path, force: bool) -> None:
     if file.absolute() in _files_of(database):
         raise Misuse(f"{file} belongs to the database itself; name another file")
     if file.exists() and not file.is_file():
-        raise Misuse(f"{file} is no file")
+        raise Misuse(f"{file} is not a file")
     if file.exists() and not force:
         raise Misuse(f"{file} is there already; name another file, or give --force")
     with _explained(), replacing_by_name(file, may_replace=force) as part:

@@ -103,7 +103,7 @@ def _mention_unknown() -> None:
     for name in unknown_variables(os.environ):
         near = get_close_matches(name, known, n=1, cutoff=0.8)
         hint = f"; did you mean {near[0]}?" if near else ""
-        print_error(f"{name} is no setting, and is ignored{hint}")
+        print_error(f"{name} is not a setting, and is ignored{hint}")
 
 
 def _end(errors: list[str]) -> None:

@@ -173,7 +173,7 @@ async def _receive(stream: trio.abc.Stream, reader: h11.Connection) -> Callback:
                         reader.receive_data(bytes(await stream.receive_some(RECEIVE_OCTETS)))
                     case h11.Request(method=method, headers=fields):
                         if method != b"POST":
-                            raise NotACallback(405, "it is no POST")
+                            raise NotACallback(405, "it is not a POST")
                         headers = {n.decode("latin-1"): v.decode("latin-1") for n, v in fields}
                     case h11.Data(data=octets):
                         payload += octets
@@ -184,7 +184,7 @@ async def _receive(stream: trio.abc.Stream, reader: h11.Connection) -> Callback:
                     case _:
                         raise NotACallback(400, "the connection was closed early")
         except h11.RemoteProtocolError:
-            raise NotACallback(400, "it is no HTTP request") from None
+            raise NotACallback(400, "it is not an HTTP request") from None
     raise NotACallback(408, f"it did not arrive within {RECEIVE_S:.0f} s")
 
 

@@ -181,7 +181,7 @@ def _date(text: str) -> date:
             return date.fromisoformat(text)
     except ValueError:
         pass
-    raise _Wrong(f"{_shown(text)} is no date, such as 2026-11-01")
+    raise _Wrong(f"{_shown(text)} is not a date, such as 2026-11-01")
 
 
 def _operators(value: object) -> frozenset[str]:
@@ -192,7 +192,7 @@ def _operators(value: object) -> frozenset[str]:
         raise _Wrong(f"it takes a list of {', '.join(known)}")
     for each in value:
         if each not in known:
-            raise _Wrong(f"{_shown(each)} is no operator; {_hint(each, known)}")
+            raise _Wrong(f"{_shown(each)} is not an operator; {_hint(each, known)}")
     return frozenset(value)
 
 

@@ -26,12 +26,12 @@ def read_origin(text: str) -> str:
     """Return the origin as browsers serialise it. Raises ValueError with what is wrong."""
     lowered = text.strip().lower()
     if len(lowered) > ORIGIN_CHARACTERS_MAX or not _WRITTEN.fullmatch(lowered):
-        raise ValueError(f"{text[:80]!r} is no origin: it takes {ORIGIN_TAKES}")
+        raise ValueError(f"{text[:80]!r} is not an origin: it takes {ORIGIN_TAKES}")
     try:
         parts = urlsplit(lowered)
         port = parts.port
     except ValueError:
-        raise ValueError(f"{text[:80]!r} is no origin: it takes {ORIGIN_TAKES}") from None
+        raise ValueError(f"{text[:80]!r} is not an origin: it takes {ORIGIN_TAKES}") from None
     host = f"[{parts.hostname}]" if "[" in parts.netloc else parts.hostname
     is_default = port in (None, _DEFAULT_PORTS[parts.scheme])
     return f"{parts.scheme}://{host}" + ("" if is_default else f":{port}")

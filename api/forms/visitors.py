@@ -30,7 +30,7 @@ MINUTE_S = 60.0
 
 
 def network_of(address: str) -> str:
-    """The network that counts as one visitor; the text itself where it is no address."""
+    """The network that counts as one visitor; the text itself where it is not an address."""
     parsed = _parsed(address)
     return parsed.exploded[:19] if isinstance(parsed, IPv6Address) else str(parsed or address)
 

@@ -336,7 +336,7 @@ def _admit(request: h11.Request, upgrades: list[bytes]) -> RequestHead:
     if not target.startswith(b"/"):
         absolute = _ABSOLUTE.match(target)
         if absolute is None:
-            raise MalformedRequest("a target that is no path")
+            raise MalformedRequest("a target that is not a path")
         rest = target[absolute.end() :]
         target = rest if rest.startswith(b"/") else b"/" + rest
     return _head_of(request, target, upgrades)
@@ -349,7 +349,7 @@ def _head_of(request: h11.Request, target: bytes, upgrades: list[bytes]) -> Requ
     tokens: set[bytes] = set()
     for name, value in request.headers:
         if name == b"host" and not _HOST.fullmatch(value):
-            raise MalformedRequest("a host that is no name")
+            raise MalformedRequest("a host that is not a name")
         if name == b"content-length":
             octets = int(value)
         elif name == b"transfer-encoding":

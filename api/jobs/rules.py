@@ -107,12 +107,12 @@ def _read_authority(text: str) -> tuple[str, int]:
     if not colon:
         return name, 443
     if not _PORT.fullmatch(port) or not 1 <= int(port) <= 65535:
-        raise NotAWebhook("its port is no number from 1 to 65535")
+        raise NotAWebhook("its port is not a number from 1 to 65535")
     return name, int(port)
 
 
 _AN_ADDRESS = "it names an IP address; give the host's name"
-_NO_NAME = "its host is no domain name"
+_NO_NAME = "its host is not a domain name"
 
 
 class _HostLabel(msgspec.Struct, frozen=True):

@@ -45,7 +45,9 @@ OTHER_WORDS = """
 OTHER_NAMES = frozenset(OTHER_WORDS.split())
 
 WORD_ENDS = re.compile(r"[\s(\[{<:/,;*]+")
-LABELLED = re.compile(r"[^@:]*+:\s*+[^\s@:]++@[^\s@:]++\s*")  # `Email: ann@shop.test` is no header
+LABELLED = re.compile(
+    r"[^@:]*+:\s*+[^\s@:]++@[^\s@:]++\s*"
+)  # `Email: ann@shop.test` is not a header
 CHECKED_CELLS = 200  # the first of a column that are not empty show whether it has addresses
 EXAMPLES = 3  # of its cells, in a message
 EXAMPLE_CHARACTERS_MAX = 40
@@ -203,7 +205,7 @@ def check_column(
 
 
 def few_addresses(cells: Sequence[str]) -> list[str]:
-    """The cells that are no addresses, if these are more than half; else nothing.
+    """The cells that are not addresses, if these are more than half; else nothing.
 
     Those that say that there is no address do not count.
     """

@@ -1,4 +1,4 @@
-"""Files that are no tables and have addresses in a known form: a table of a web page, contact
+"""Files that are not tables and have addresses in a known form: a table of a web page, contact
 cards, and the recipients of a mail. They are converted to CSV, and that is read.
 
 Every pass over a text is linear: a file may be made to take long.
@@ -76,8 +76,8 @@ class WebPage(Conversion):
         best = max(tables, key=_addresses_in, default=[])
         if not _addresses_in(best):
             raise BadList(
-                f"{name} is a web page without a table of addresses, and most of its lines are no "
-                "addresses; save the list as CSV or XLSX"
+                f"{name} is a web page without a table of addresses, and most of its lines are "
+                "not addresses; save the list as CSV or XLSX"
             )
         yield from best
 

@@ -192,7 +192,7 @@ class Objects:
                 "the ending .ndjson"
             )
         if value is None:
-            raise BadList(f"{where}: is no JSON; each line takes one object or string")
+            raise BadList(f"{where}: is not JSON; each line takes one object or string")
         if not isinstance(value, dict | str):
             raise BadList(f"{where}: is neither an object nor a string")
         return value

@@ -289,7 +289,7 @@ def _regular_file(path: Path, name: str) -> Iterator[BinaryIO]:
         raise BadList(f"{name} cannot be read: {os.strerror(error.errno or 0)}") from None
     with file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise BadList(f"{name} is no regular file; pipe it in and name it - instead")
+            raise BadList(f"{name} is not a regular file; pipe it in and name it - instead")
         yield file
 
 
@@ -369,9 +369,9 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name
     if found.zipped:
         return _read_sheet(file, found, reading, name)
     if ending in (".xlsx", ".xlsm"):
-        raise BadList(f"{name} is no XLSX workbook, whatever its name says")
+        raise BadList(f"{name} is not an XLSX workbook, whatever its name says")
     if reading.sheet is not None:
-        raise BadList(f"{name} is no workbook", ": --sheet is for workbooks")
+        raise BadList(f"{name} is not a workbook", ": --sheet is for workbooks")
     if ending in OBJECT_ENDINGS or (
         ending not in TABLE_ENDINGS and found.sample.lstrip()[:1] in ("{", "[")
     ):

@@ -32,7 +32,7 @@ from .survey import BadList, Survey
 from .text import text_lines
 
 TOO_LONG = "larger than field limit"  # csv's words
-WIDTHS_MAX = 64  # different widths that are counted: a file with more is no table
+WIDTHS_MAX = 64  # different widths that are counted: a file with more is not a table
 LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
 

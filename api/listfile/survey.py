@@ -255,7 +255,7 @@ def _narrow(seen: Octets, errors: str, name: str) -> str:
 
 def _not_all_utf8(seen: Octets, name: str) -> BadList:
     return BadList(
-        f"{name}, line {seen.first_invalid_line}: is no UTF-8, as the rest of the file is; put the "
+        f"{name}, line {seen.first_invalid_line}: is not UTF-8, as the rest of the file is; put the "
         "line right",
         ", name another --encoding, or take its faults as \N{REPLACEMENT CHARACTER} "
         "with --errors replace",
@@ -265,7 +265,7 @@ def _not_all_utf8(seen: Octets, name: str) -> BadList:
 def _refuse_binary(head: bytes, nul_line: int, name: str) -> None:
     controls = len(CONTROLS.findall(head))
     if b"\0" in head or controls > len(head) * CONTROLS_SHARE_MAX:
-        raise BadList(f"{name} is no text but binary; it takes CSV, TSV, XLSX, NDJSON or lines")
+        raise BadList(f"{name} is not text but binary; it takes CSV, TSV, XLSX, NDJSON or lines")
     if nul_line:
         raise BadList(
             f"{name}, line {nul_line}: holds zero bytes, as a damaged file does; put that right"

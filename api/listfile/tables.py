@@ -381,7 +381,7 @@ def read_lines(
         if guesses and any(map(has_address, said)):
             return TableList(records, [PROSE], 0, is_prose=True)
         raise BadList(
-            f"{records.name}: most of its lines are no addresses; save the list as CSV",
+            f"{records.name}: most of its lines are not addresses; save the list as CSV",
             ", or take each line for an address with --column 1",
         )
     if is_header or first in wanted or is_more:

@@ -48,7 +48,7 @@ class RequestContext(Struct):
     addresses: int = 0  # asked for
     status: int | None = None  # None: no answer has begun
     code: str | None = None  # of the error body
-    lines: int | None = None  # of a stream, so far; None: the answer is no stream
+    lines: int | None = None  # of a stream, so far; None: the answer is not a stream
     cut: bool = False  # the client did not get the whole answer
     trace: str = ""  # of the request's span, else of the client: see trace_of()
 

@@ -79,7 +79,7 @@ async def feed_bounces(service: Service, call: Call) -> OperationReply:
     account = call.caller.account.id
     content_type = call.headers.get("content-type", "")
     source, kinds = await _read(content_type, call.body, account)
-    kinds.pop("", None)  # an event that is no bounce may have no address
+    kinds.pop("", None)  # an event that is not a bounce may have no address
     gone = [address for address, kind in kinds.items() if kind == "no_mailbox"]
     mailboxes = [*mailboxes_of(gone)]
     if mailboxes and not call.caller.key.is_test:

@@ -24,7 +24,7 @@ ENGINE_FIELDS: dict[str, dict[str, object]] = {
         "description": "The host accepts every address of the domain, so nothing is known of this one."
     },
     "smtp_blocked": {
-        "description": "The provider answers no such question, so the mailbox was not asked for."
+        "description": "The provider does not answer verification, so the mailbox was not asked for."
     },
     "mx_found": {"description": "The domain has a host that takes mail."},
     "mx_host": {"description": "The mail host that answered, or the first of the domain."},

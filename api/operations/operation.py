@@ -285,7 +285,7 @@ class Operation(msgspec.Struct, frozen=True):
     gives: type[msgspec.Struct] | None
     status: int = 200
     promises: type[msgspec.Struct] | None = None  # type of the 202 for work that continues
-    unready: type[msgspec.Struct] | None = None  # type of a 503 that is no error
+    unready: type[msgspec.Struct] | None = None  # type of a 503 that is not an error
     takes: type[msgspec.Struct] | None = None
     body_required: bool = True
     section: Section = "management"

@@ -213,7 +213,7 @@ class ChargedJob(Charge):
         if self._is_trial:
             tried = await create(self._check_trial)
             if isinstance(tried, Refusal):
-                raise tried  # not logged: it is no request for a verification
+                raise tried  # not logged: it is not a request for a verification
             return
         created = await self._check(1, create, also=self._check_job)
         if isinstance(created, Refusal):

@@ -5,7 +5,7 @@
             await charged.store(ready)
 
 Each call of `store` counts answers and stores them in one transaction, so that what a killed
-process has stored is counted, and nothing else. A limit is no failure of a list but a wait:
+process has stored is counted, and nothing else. A limit is not a failure of a list but a wait:
 the refusal is raised and not logged.
 """
 

@@ -113,7 +113,7 @@ class PricingPlan(Struct, frozen=True):
     def for_publishable_keys(self, rate_per_min: int) -> "PricingPlan":
         """Return what a publishable key has of this plan.
 
-        That is a minute of its own, which is no part of the secret keys', and a share of a month
+        That is a minute of its own, which is not part of the secret keys', and a share of a month
         that has a quota.
         """
         rate, quota = min(self.rate_limit_per_min, rate_per_min), self.monthly_quota
@@ -212,7 +212,7 @@ def read_plans(path: Path | None) -> Plans:
 
 def _changed(plan: PricingPlan, table: object, path: Path) -> PricingPlan:
     if not isinstance(table, dict):
-        raise WrongSetting(f"{plan.tier} in {path} is no table; write [{plan.tier}]")
+        raise WrongSetting(f"{plan.tier} in {path} is not a table; write [{plan.tier}]")
     for key, value in table.items():
         if key not in KEYS:
             keys = ", ".join(KEYS)

@@ -41,10 +41,10 @@ from ..results.lights import OURS, UNREACHED
 
 log = logging.getLogger("mailprobe.protection")
 
-RESULTS_MIN = 200  # in a row; a handful of dead domains is no trouble of ours
+RESULTS_MIN = 200  # in a row; a handful of dead domains says nothing about us
 OPERATORS_MIN = 10  # of their hosts: more than one customer's domains, as a rule
 HOSTS_MAX = 10_000  # whose operators are remembered: some 2 MiB
-ACCOUNTS_MAX = 1_000  # of a row that are told apart: a row of so many is no account's own
+ACCOUNTS_MAX = 1_000  # of a row that are told apart: a row of so many has several accounts
 LABELS = 2  # the end of a host's name that counts as its operator, if none is known
 PROBE_EVERY_S = 30.0  # and the shortest time between two suspicions
 DOMAINS_MAX = 32  # remembered of hosts that answered; a probe greets a few of them

@@ -29,7 +29,7 @@ HINT_CHARACTERS_MAX = 1_000
 
 
 class BadFrame(Exception):
-    """What was received is no frame, or a longer one than the limit."""
+    """What was received is not a frame, or a longer one than the limit."""
 
 
 class TooManyRows(Misuse):

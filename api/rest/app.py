@@ -149,7 +149,7 @@ class NdjsonBody(ResponseBody):
     """The body of a stream: one line per verdict; those that are ready together are sent together.
 
     Entering it opens the stream of answers, leaving it closes that stream, so the work ends
-    whenever the sender stops. It is no async generator, because one must not hold the stream's
+    whenever the sender stops. It is not an async generator, because one must not hold the stream's
     nursery open across a yield (PEP 789).
     """
 

@@ -12,7 +12,7 @@ from mailprobe.storage.store import Store
 from ..keys import PUBLISHABLE, SECRET, key_hash, well_formed
 from ..refusals import InvalidKey, MissingKey, WrongKeyType
 
-NO_BEARER = "The Authorization header is no Bearer key of this service."
+NO_BEARER = "The Authorization header is not a Bearer key of this service."
 NO_TEST_KEYS = "This service is in production: it takes no test keys (sk_test_…)."
 NOT_FOR_THIS = "A provisioning key does not verify; a standard key (sk_live_…) does."
 ONLY_IN_A_PAGE = (

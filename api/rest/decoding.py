@@ -146,7 +146,7 @@ def _not_json(octets: bytes, error: Exception, section: Section) -> InvalidReque
         case _ if octets.startswith(b"\xef\xbb\xbf"):
             why = "The body begins with a byte order mark; JSON has none."
         case _:
-            why = f"The body is no JSON: {str(error).removeprefix('JSON is malformed: ')}."
+            why = f"The body is not JSON: {str(error).removeprefix('JSON is malformed: ')}."
     return InvalidRequest(why, section)
 
 

@@ -80,7 +80,7 @@ ADVICE: Mapping[Reason, ReasonAdvice] = {
         "mx", "failed", "The domain names no mail host.", "This domain takes no mail."
     ),
     "no_mailbox": ReasonAdvice(
-        "mailbox", "failed", "The host says that nobody has this name.",
+        "mailbox", "failed", "The host says that this mailbox does not exist.",
         "There is no such mailbox. The mail host said so in plain words.",
     ),
     "disabled": ReasonAdvice(
@@ -121,8 +121,8 @@ ADVICE: Mapping[Reason, ReasonAdvice] = {
         f"addresses are good. {ASK}",
     ),
     "needs_smtputf8": ReasonAdvice(
-        "mailbox", "not asked", "The host takes no such characters.",
-        f"The mail host was not asked: it takes no such characters. {ASK}",
+        "mailbox", "not asked", "The host does not support these characters.",
+        f"The mail host was not asked: it does not support the characters before the @. {ASK}",
     ),
     "host_down": ReasonAdvice(
         "mailbox", "no answer", "The host cannot be reached.",
@@ -140,8 +140,8 @@ ADVICE: Mapping[Reason, ReasonAdvice] = {
         "mailbox", "not asked", "The host allows no more for now.", f"{NOT_NOW} {LATER}"
     ),
     "unconfirmed": ReasonAdvice(
-        "mailbox", "no clear answer", "The host has accepted nobody yet.",
-        "The mail host has refused everybody so far, so its no proves nothing yet. "
+        "mailbox", "no clear answer", "The host has accepted no address yet.",
+        "The mail host has refused every address so far, so its refusal proves nothing yet. "
         f"{LATER}",
     ),
     "timeout": ReasonAdvice(

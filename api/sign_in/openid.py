@@ -287,7 +287,7 @@ def _header_of(token: str) -> TokenHeader:
         octets = base64.urlsafe_b64decode(head + "=" * (-len(head) % 4))
         return msgspec.json.decode(octets, type=TokenHeader)
     except (ValueError, msgspec.DecodeError):
-        raise OpenIdFailed("its ID token is no token") from None
+        raise OpenIdFailed("its ID token is malformed") from None
 
 
 def _scheme_of(url: str) -> str:

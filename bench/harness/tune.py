@@ -8,7 +8,7 @@ together      one connection to one host, more and more addresses of its domain 
 
 The mail hosts run on this machine too, and all are healthy. So the trials find what this
 machine can handle, not what real hosts allow; advise() therefore limits connections per
-host to HOST_LIMIT by default. `together` is no setting: it shows the gain when addresses
+host to HOST_LIMIT by default. `together` is not a setting: it shows the gain when addresses
 of one domain arrive together.
 """
 
@@ -168,7 +168,7 @@ def settings_lines(advice: Advice) -> Iterator[str]:
 def words_on(advice: Advice, host_limit: int) -> Iterator[str]:
     """What the settings do not cover, and the remarks."""
     yield (
-        f"Pipelining is no setting: where a host offers it, up to {DEPTH_MAX} recipients are "
+        f"Pipelining is not a setting: where a host offers it, up to {DEPTH_MAX} recipients are "
         "written at once, fewer where it is slow. How many of a domain come together is yours: "
         f"here {advice.together} were enough. So put addresses of one domain into one request."
     )

@@ -104,7 +104,7 @@ Found = Callable[[Scenario, Random, str], None]
 class DomainKind(Struct, frozen=True):
     """Domains of one kind: how many, and what becomes of who lives there and who doesn't.
 
-    Most have one host or several by preference (`hosts`); what is no host is `open`.
+    Most have one host or several by preference (`hosts`); what is not a host is `open`.
     """
 
     name: str

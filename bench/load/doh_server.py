@@ -5,7 +5,7 @@
 prints its URL and the file of its authority as one JSON line, and serves until its
 input ends. Every domain has two exchanges of its own, every host one address: the
 answers are put together octet by octet, and frames are read and written by hand, for
-the load side shall not be the limit. It is no model of a resolver; the lab's is.
+the load side shall not be the limit. It is not a model of a resolver; the lab's is.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The naive loop that the engine is compared with: a task and its cancel scopes for each probe.
 
-It returns the same results, but it is no verifier: its connections are open before it
+It returns the same results, but it is not a verifier: its connections are open before it
 begins and stay open, it does not pipeline, count refusals or queue fairly, and it would
 take a late reply for the next address's.
 """

@@ -2,7 +2,7 @@
 
 SQLite's page caches fill with the rows that answers leave. So the clients first send without a
 pause, until there are more rows than the largest cache holds; then comes what counts, with
-pauses. Rows are kept until their retention ends them: their octets an answer are no leak, and
+pauses. Rows are kept until their retention ends them: their octets an answer are not a leak, and
 are shown apart from what of the database holds no row. The service, its mail hosts and the load
 are processes of this machine; nothing outside is asked.
 """

@@ -427,7 +427,7 @@ class HostClient:
         )
 
     def _awaits_proof(self, row: Row, treatment: Treatment) -> bool:
-        """Does a list's row wait until a host that has accepted nobody is seen to judge?"""
+        """Does a list's row wait for a proof that a host which has accepted none judges?"""
         now, is_patient = self._client.now, not row.is_request and row.until > row.began_at
         is_first = treatment is REFUSED and is_patient and self._policy.confirms
         return is_first and self.controls.unconfirmed_s(now) > 0

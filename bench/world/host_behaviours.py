@@ -12,7 +12,7 @@ from msgspec import Struct
 LONE_DIGITS = re.compile(r"[a-z]\d+[a-z]")  # digits inside a word, not behind it
 CONSONANTS = re.compile(r"[bcdfghjklmnpqrstvwxz]{6}")  # five are in Ångström
 WORDS = re.compile(r"[^\W\d_]+")
-WORD_CHARACTERS_MAX = 14  # a longer one is no name
+WORD_CHARACTERS_MAX = 14  # a longer one is not a name
 
 
 class Turning(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Reads the owner's own lists: a folder with up to five files, one name a line.
 
-`#` begins a comment. A line that is no name is an error, and so is a file that may be a
-misspelt one: a wish not to be asked must not be overlooked.
+`#` begins a comment. A line that is not a name is an error, and so is a file that may be a
+misspelt one: an owner's wish must not be overlooked.
 """
 
 import difflib
@@ -50,7 +50,7 @@ def _check_files(folder: Path) -> None:
 def _read(path: Path) -> OwnNames:
     takes_addresses = path.name not in ("free.txt", "disposable_hosts.txt")
     if path.exists() and not path.is_file():  # a FIFO would be waited for
-        raise WrongList(f"{path.name} cannot be read: it is no regular file")
+        raise WrongList(f"{path.name} cannot be read: it is not a regular file")
     try:
         with path.open("rb") as file:
             octets = file.read(FILE_OCTETS_MAX + 1)

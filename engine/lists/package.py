@@ -102,7 +102,7 @@ def _members(octets: bytes) -> Iterator[tuple[str, bytes]]:
         except (tarfile.TarError, ValueError):
             raise BadPackage(DAMAGED) from None
         if member.type != tarfile.REGTYPE:
-            raise BadPackage(f"{member.name!r} in it is no regular file; {AGAIN}")
+            raise BadPackage(f"{member.name!r} in it is not a regular file; {AGAIN}")
         content = unpacked[at + BLOCK : at + BLOCK + max(member.size, 0)]
         if len(content) != member.size:
             raise BadPackage(DAMAGED)
@@ -126,7 +126,7 @@ def _unpacked(octets: bytes) -> bytes:
 def _next(members: Iterator[tuple[str, bytes]], expected: str) -> bytes:
     name, content = next(members, ("", b""))
     if name != expected:
-        raise BadPackage(f"it is no package of lists: {expected} is not where it should be")
+        raise BadPackage(f"it is not a package of lists: {expected} is not where it should be")
     return content
 
 
@@ -151,7 +151,7 @@ def _manifest(text: bytes) -> Manifest:
         )
     for name in manifest.files:
         if not PLAIN_NAME.fullmatch(name):
-            raise BadPackage(f"its manifest names {name!r}, which is no plain name of a file")
+            raise BadPackage(f"its manifest names {name!r}, which is not a plain name of a file")
     return manifest
 
 

@@ -1,6 +1,6 @@
 """A backup of the database file: one SQLite file with the secret key in it.
 
-It is read while the service writes (https://sqlite.org/backup.html), and is no database of ours
+It is read while the service writes (https://sqlite.org/backup.html), and is not a database of ours
 until its key is taken out (`file.prepare`). Its last octets are its length and SHA-256
 (`backup_trailer`); backups of before had none. Both directions write into an empty file of the
 caller's, who renames it once it is on disk: whatever ends the process, the files that were there
@@ -175,7 +175,7 @@ def is_there(database: Path) -> bool:
 def _check_ours(path: Path, *owners: int) -> None:
     """Raise StoreBroken for another program's file, an empty one, and a newer schema."""
     if not path.stat().st_size or not schema_state(path, owners=owners).found:
-        raise StoreBroken(f"{path} is no database of this program")
+        raise StoreBroken(f"{path} is not a database of this program")
 
 
 def _check_key_of(

@@ -188,7 +188,9 @@ def test_the_page_about_probes_is_read_at_the_start(tmp_path: Path) -> None:
             read(tmp_path, ABOUT_PROBES_FILE=str(page))
 
 
-@pytest.mark.parametrize("said", ["No such file", "no regular file", "Is a directory", "more than"])
+@pytest.mark.parametrize(
+    "said", ["No such file", "not a regular file", "Is a directory", "more than"]
+)
 @pytest.mark.parametrize("name", ["DOH_CA_FILE", "WEBHOOK_CA_FILE"])
 def test_an_authority_file_that_cannot_be_read_is_named(
     tmp_path: Path, name: str, said: str
@@ -251,7 +253,7 @@ def test_a_file_can_be_named(tmp_path: Path) -> None:
         ("smtp_port = 0", "smtp_port in "),
         ("smtp_port = 1.5", "'1.5': it takes a port"),
         ("[smtp_port]\nx = 1", "it takes a port"),
-        ("smtp_port", "is no TOML"),
+        ("smtp_port", "is not TOML"),
     ],
 )
 def test_a_wrong_file_gets_one_line_that_helps(tmp_path: Path, toml: str, message: str) -> None:

@@ -87,7 +87,7 @@ def test_a_cap_is_set_and_refuses(ann: BrowserPage) -> None:
     ann.open("/caps")
     ann.page.get_by_label("Hard cap in euros").fill("nothing")
     ann.page.get_by_role("button", name="Save").click()
-    assert "no amount in euros" in ann.page.get_by_role("alert").inner_text()
+    assert "not an amount in euros" in ann.page.get_by_role("alert").inner_text()
     ann.faults.clear()  # the browser notes the 400
     ann.page.get_by_label("Hard cap in euros").fill("12.50")
     ann.page.get_by_label("Send alerts").uncheck()

@@ -322,7 +322,7 @@ def check_both_ways(text: str) -> None:
 
 
 def library_domain(text: str) -> str | None:
-    """The domain as email-validator has it, None if the text is no address to it."""
+    """The domain as email-validator has it, None if the text is not an address to it."""
     with patch.object(email_validator, "SPECIAL_USE_DOMAIN_NAMES", []):
         try:
             return email_validator.validate_email(

@@ -89,7 +89,7 @@ def test_a_folder_that_is_missing_is_an_error_and_an_empty_one_is_none(tmp_path:
     with pytest.raises(WrongList, match="cannot be read: No such file"):
         read_own_lists(tmp_path / "none")
     os.mkfifo(tmp_path / "free.txt")
-    with pytest.raises(WrongList, match=r"free.txt cannot be read: it is no regular file"):
+    with pytest.raises(WrongList, match=r"free.txt cannot be read: it is not a regular file"):
         read_own_lists(tmp_path)
 
 

@@ -78,7 +78,7 @@ CASES = [
     ("PLAIN", FOUND, True, "mx"),
     ("missing", NO_MX, False, None),
     ("text", NO_MX, False, None),
-    ("addressed", NO_MX, False, None),  # an address record is no mail host
+    ("addressed", NO_MX, False, None),  # an address record is not a mail host
     ("null", NO_MX, False, None),
     ("null-beside", FOUND, True, "mx"),
     ("nowhere", NO_MX, False, None),

@@ -137,7 +137,7 @@ def _check_file(order: Order, output: Path, source: "Identity | None") -> None:
         raise Misuse(f"{name} is a directory; name a file with {'--report' if is_report else '-o'}")
     if not stat.S_ISREG(there.st_mode):
         to_stdout = "" if is_report else "; for standard output name - with -o"
-        raise Misuse(f"{name} is no regular file{to_stdout}")
+        raise Misuse(f"{name} is not a regular file{to_stdout}")
     if source is not None and source == _regular(there):
         raise Misuse(f"{name} is the list itself; {other}")
     if not order.may_replace:

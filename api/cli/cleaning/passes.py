@@ -203,7 +203,7 @@ class Passes(Struct):
         async with source.open_answers(in_request_order(texts), patient=patient) as answers:
             async for answer in answers:
                 email = answer.verdict.email
-                # The source's mistake: asking on is no help.
+                # The source's mistake: asking again does not help.
                 if email not in self.addresses.numbers:
                     raise CommandError(
                         f"received an answer about {plain(email[:100])}, which was not requested"

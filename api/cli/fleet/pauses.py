@@ -148,7 +148,7 @@ def _name_of(kind: str, name: str) -> str:
         try:
             return parse(f"postmaster@{name.strip().rstrip('.')}").domain
         except NotAnAddress as error:
-            raise Misuse(f"{name!r} is no domain: {error}") from None
+            raise Misuse(f"{name!r} is not a domain: {error}") from None
     name = name.strip().lower()
     if kind == "operator":
         from mailprobe.engine.smtp.operators import OTHERS, operator_labels

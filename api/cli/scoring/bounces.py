@@ -48,7 +48,7 @@ class Bounces(Struct):
 
     kinds: dict[str, Kind] = field(default_factory=dict)  # by the address as `key_of` writes it
     unread: int = 0  # mails of which no bounce could be read
-    others: int = 0  # of these, such as are no bounces: replies, complaints and the like
+    others: int = 0  # of these, such as are not bounces: replies, complaints and the like
     rows: Counter[Taken] = field(default_factory=Counter)  # what the rows of a list were taken as
     examples: dict[Taken, list[str]] = field(default_factory=dict)
     read_as: str = "mails"  # a list: whose, or which column said the kind
@@ -160,7 +160,7 @@ def _read_events(path: Path, bounces: Bounces) -> bool:
         for line in iter(partial(file.readline, EVENT_OCTETS_MAX), b""):
             read = _events_in(line)
             if read is None and line.strip():
-                bounces.add("a line that is no event", None)
+                bounces.add("a line that is not an event", None)
                 continue
             for event in read or ():
                 bounces.add(event.address or "an event", event.kind)

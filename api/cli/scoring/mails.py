@@ -67,5 +67,5 @@ def _regular(path: Path) -> BinaryIO:
     file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
-        raise OSError(0, "it is no regular file")
+        raise OSError(0, "it is not a regular file")
     return file

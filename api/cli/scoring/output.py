@@ -137,7 +137,7 @@ def notes(score: Score, bounces: Bounces) -> list[str]:
             score.all.bounced["unknown"]
         ),
         "messages report no bounce that could be read": bounces.unread - bounces.others,
-        "messages are no bounces, and are not counted": bounces.others,
+        "messages are not bounces, and are not counted": bounces.others,
     }
     return [f"{count:,} {words}" for words, count in found.items() if count]
 

@@ -185,7 +185,7 @@ def _order(taken: CleanArguments, patience_s: float) -> Order:
     """The run that a call asks for. Raises Misuse."""
     path = Path(os.path.abspath(os.path.expanduser(taken.path)))
     if not os.path.isfile(path):
-        what = "is no file" if os.path.exists(path) else "is not there"
+        what = "is not a file" if os.path.exists(path) else "is not there"
         raise Misuse(f"{plain(str(path))} {what}; give the whole path of a file")
     reading = ReadOptions(
         taken.column, taken.encoding and known_encoding(taken.encoding), taken.errors,

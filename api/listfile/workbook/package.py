@@ -23,7 +23,7 @@ FORMAT_CHARACTERS_MAX = 255  # of a number format, Excel's own limit
 WORKSHEET = "/worksheet"
 TYPES_PART = "[Content_Types].xml"
 METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-UNREADABLE = "is no XLSX workbook that can be read; save it anew"
+UNREADABLE = "is not an XLSX workbook that can be read; save it anew"
 MACRO_TYPE = b"application/vnd.ms-excel.sheet.macroEnabled.main+xml"
 PLAIN_TYPE = b"application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml"
 
@@ -37,7 +37,7 @@ NO_CODE = re.compile(r'"[^"]*"|\\.|_.|\*.|\[(?!h+\]|m+\]|s+\])[^\]]*\]', re.IGNO
 
 
 class NotAWorkbook(Exception):
-    """The file is no readable workbook; the message says what it is and what to do."""
+    """The file is not a readable workbook; the message says what it is and what to do."""
 
 
 class SheetEntry(Struct, frozen=True):

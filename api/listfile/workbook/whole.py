@@ -36,7 +36,7 @@ def check_whole(file: BinaryIO) -> None:
         with zipfile.ZipFile(file) as package:
             check_parts(package, is_ours=True)
     except zipfile.BadZipFile:
-        raise NotAWorkbook("would be no ZIP archive") from None
+        raise NotAWorkbook("would not be a ZIP archive") from None
 
 
 def check_parts(

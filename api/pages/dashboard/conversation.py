@@ -49,7 +49,7 @@ DECIDES: dict[Reason, str] = {
     "accepted": "Yes. This decides: the mailbox exists.",
     "untested": "Yes. This decides: the mailbox exists.",
     "catch_all": "Yes, too. This decides: it says yes to every name.",
-    "no_mailbox": "No: nobody has this name. This decides.",
+    "no_mailbox": "No: this mailbox does not exist. This decides.",
     "disabled": "No: it is closed. This decides.",
     "full": "No: it is full. This decides.",
     "blocked_us": "No, because of who you are. This decides.",

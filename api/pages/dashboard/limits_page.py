@@ -112,4 +112,4 @@ def _micros(text: str) -> int | None:
     try:
         return micros_of(text)
     except ValueError:
-        raise ValueError(f"“{text[:20]}” is no amount in euros, such as 25 or 12.50.") from None
+        raise ValueError(f"“{text[:20]}” is not an amount in euros, such as 25 or 12.50.") from None

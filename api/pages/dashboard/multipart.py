@@ -37,7 +37,7 @@ async def read_parts(
 ) -> list[Part]:
     """Return the parts of a form; `receive` returns no octets at its end.
 
-    Raises NoToken once a first part is there that is no token; InvalidRequest; PayloadTooLarge.
+    Raises NoToken once a first part is there that is not a token; InvalidRequest; PayloadTooLarge.
     """
     if not (boundary.isascii() and 0 < len(boundary) <= BOUNDARY_CHARACTERS_MAX):
         raise InvalidRequest("The form has no valid boundary.")

@@ -17,7 +17,7 @@ WORDS: Mapping[type[Refusal], tuple[str, str]] = {
     refusals.NoSuchRoute: ("There is no such page.", "Go to the overview."),
     refusals.MethodNotAllowed: ("There is no such page.", "Go to the overview."),
     refusals.MissingKey: ("You are not signed in.", "Sign in."),
-    refusals.InvalidKey: ("That is no active key.", "Sign in with another one."),
+    refusals.InvalidKey: ("That is not an active key.", "Sign in with another one."),
     refusals.WrongKeyType: (
         "This key does not open the dashboard.", "Sign in with a provisioning key (sk_mgmt_…)."
     ),

@@ -78,7 +78,7 @@ def _register_welcome(pages: Blueprint, frame: Frame, cookie: KeyCookie) -> None
         own = takes_own and form.get("own") == "on"
         tier = next((each for each in SOLD_TIERS if each == form.get("tier", "free")), None)
         if tier is None:
-            return await frame.error(400, "There is no such plan.", "Choose one of the form.")
+            return await frame.error(400, "This plan does not exist.", "Choose one in the form.")
         try:
             parse(email)
         except NotAnAddress:

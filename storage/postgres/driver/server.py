@@ -171,7 +171,7 @@ class PostgresServer:
             given = conninfo.conninfo_to_dict(url)
         except (psycopg.Error, ValueError):  # its message may contain the password
             message = (
-                f"{self.name} is no URL of a PostgreSQL database:"
+                f"{self.name} is not a URL of a PostgreSQL database:"
                 " postgresql://user:password@host:5432/name is"
             )
             raise StoreBroken(message) from None

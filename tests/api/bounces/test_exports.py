@@ -55,7 +55,7 @@ def test_no_row_is_recorded_that_says_of_no_bounce(tmp_path: Path) -> None:
         rows += len(expected)
         recorded += len(gone)
         wrong += sum(expected[address] != "no_mailbox" for address in gone)
-    print(f"{len(ALL)} files, {rows} rows, {recorded} recorded, {wrong} that were no bounces")
+    print(f"{len(ALL)} files, {rows} rows, {recorded} recorded, {wrong} that were not bounces")
     assert (wrong, len(ALL) >= 25) == (0, True)
 
 

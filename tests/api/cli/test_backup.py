@@ -191,8 +191,8 @@ def overwritten(path: Path) -> None:
         (lambda path: os.truncate(path, path.stat().st_size - TRAILER_OCTETS - 40), "damaged"),
         (lambda path: path.write_bytes(path.read_bytes() + b" "), "damaged"),
         (with_another_key, "the secret key in it is not its database's"),
-        (lambda path: path.write_bytes(b""), "no database of this program"),
-        (lambda path: path.write_bytes(b"Dear Ann" * 999), "no database"),
+        (lambda path: path.write_bytes(b""), "not a database of this program"),
+        (lambda path: path.write_bytes(b"Dear Ann" * 999), "not a database"),
         (lambda path: Path("data/mailprobe.db").rename(path), "not a backup"),
     ],
 )

@@ -161,7 +161,7 @@ def test_the_list_itself_is_never_the_output(tmp_path: Path) -> None:
         (".", "is a directory"),
         ("none/out.csv", "/none; create it, or name another output"),
         ("out.json", "takes the endings"),
-        ("fifo", "no regular file"),
+        ("fifo", "not a regular file"),
     ],
 )
 def test_an_impossible_output_is_refused_before_verification(

@@ -122,7 +122,7 @@ def test_each_wrong_setting_is_named_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("toml", "environ", "words"),
     [
-        ("smtp_port = ", {}, "is no TOML"),
+        ("smtp_port = ", {}, "is not TOML"),
         ("smtp_prot = 25", {}, "did you mean smtp_port?"),
         ("", {"CONFIG": "none.toml"}, "MAILPROBE_CONFIG names 'none.toml'"),
         ("", {"PLANS_FILE": "none.toml"}, "MAILPROBE_PLANS_FILE"),
@@ -144,7 +144,7 @@ def test_settings_that_can_be_used_and_a_misspelt_variable(tmp_path: Path) -> No
     result = config(tmp_path, "check", SMTP_HELLO="probe.example.org")
     assert (result.exit_code, result.stdout) == (0, "every setting can be used\n")
     assert result.stderr == (
-        "mailprobe: MAILPROBE_SMTP_HELLO is no setting, and is ignored; "
+        "mailprobe: MAILPROBE_SMTP_HELLO is not a setting, and is ignored; "
         "did you mean MAILPROBE_SMTP_HELO?\n"
     )
 

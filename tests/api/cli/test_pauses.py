@@ -43,9 +43,9 @@ def test_a_pause_is_printed_listed_and_ended(run_cli: RunCli) -> None:
     [
         ("pause operator gogle", "known are"),
         ("pause operator other", "known are"),
-        ("pause domain localhost", "is no domain"),
-        ("pause domain ann@shop.test", "is no domain"),
-        ("pause domain [192.0.2.1]", "is no domain"),
+        ("pause domain localhost", "is not a domain"),
+        ("pause domain ann@shop.test", "is not a domain"),
+        ("pause domain [192.0.2.1]", "is not a domain"),
         ("pause domain shop.test --for 2w", "such as 30s"),
         ("pause domain shop.test --for 9999h", "at most 31d"),
         (f"pause domain shop.test --why {'w' * 201}", "at most 200"),

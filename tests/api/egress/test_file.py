@@ -100,12 +100,12 @@ A = '[[egress]]\nname = "a"\n'
         (f"{A}addresses_a_day = {{}}", "egress a: addresses_a_day is a table; it takes 0 to"),
         (
             f'{A}addresses_a_day = {{ "2026-11-31" = 5 }}',
-            "egress a: addresses_a_day is a table; '2026-11-31' is no date, such as 2026-11-01",
+            "egress a: addresses_a_day is a table; '2026-11-31' is not a date, such as 2026-11-01",
         ),
-        (f'{A}addresses_a_day = {{ "2026-W45-1" = 5 }}', "'2026-W45-1' is no date"),
+        (f'{A}addresses_a_day = {{ "2026-W45-1" = 5 }}', "'2026-W45-1' is not a date"),
         (
             f'{A}only_operators = ["gogle"]',
-            "egress a: only_operators is a list; 'gogle' is no operator; did you mean google?",
+            "egress a: only_operators is a list; 'gogle' is not an operator; did you mean google?",
         ),
         (
             f'{A}never_operators = "google"',

@@ -41,7 +41,7 @@ def test_a_text_that_is_no_origin_is_refused(text: str) -> None:
     if text.strip() != text:  # a line end that a paste brings is not part of it
         assert read_origin(text) == text.strip()
         return
-    with pytest.raises(ValueError, match="is no origin"):
+    with pytest.raises(ValueError, match="is not an origin"):
         read_origin(text)
 
 

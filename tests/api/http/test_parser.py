@@ -62,7 +62,7 @@ DOUBTFUL = {
     "two of them": GET + GET,
     "no host": GET.replace("Host", "X"),
     "two hosts": GET.replace("Host", "Host: a.test\r\nHost"),
-    "a host that is no name": GET.replace("a.test", "a..test"),
+    "a host that is not a name": GET.replace("a.test", "a..test"),
     "a whole address": GET.replace(" / ", " http://a.test/ "),
     "an older version": GET.replace("1.1", "1.0"),
     "a version in small letters": GET.replace("HTTP/", "http/"),

@@ -104,13 +104,13 @@ def test_a_webhook(url):
 
 
 AN_ADDRESS = "it names an IP address"
-NO_NAME = "its host is no domain name"
+NO_NAME = "its host is not a domain name"
 NOT_PUBLIC = "its host is not on the public Internet"
 NO_DOT = "its host name has no dot"
 CHARACTER = "it holds a space, a backslash or a control character"
 SCHEME = "it must begin with https://"
 USER = "it names a user"
-PORT = "its port is no number from 1 to 65535"
+PORT = "its port is not a number from 1 to 65535"
 
 NOT_WEBHOOKS = {
     SCHEME: [

@@ -58,7 +58,7 @@ def test_a_name_in_another_script_is_not_taken_for_thai(encoding: str, name: str
 
 def test_thai_in_utf8_with_a_damaged_line_is_not_read_in_an_old_encoding() -> None:
     rows = "".join(f"u@shop.co.th,{name}\n" for name in THAI).encode()
-    with pytest.raises(BadList, match="is no UTF-8, as the rest of the file is"):
+    with pytest.raises(BadList, match="is not UTF-8, as the rest of the file is"):
         survey(io.BytesIO(b"email,name\n" + rows + b"u@shop.co.th,\xe0\xb8\n"), "list.csv")
 
 

@@ -187,7 +187,7 @@ BAD: dict[str, tuple[str, str | bytes, str]] = {
     "nothing": ("text/csv", b"", "is empty"),
     "no addresses": ("text/csv", "name\nAnn\nBob\n", "no column of addresses"),
     "a PDF": ("application/octet-stream", b"%PDF-1.4", "is a PDF"),
-    "no workbook": ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", b"x", "no XLSX"),
+    "no workbook": ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet", b"x", "not an XLSX"),
     "a type that is none": ("image/png", "x", "Content-Type is 'image/png'"),
 }  # fmt: skip
 

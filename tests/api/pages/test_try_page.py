@@ -143,7 +143,7 @@ OPENED = (
     [
         (("250 Ok", "550 No"), "accepted", "250 Ok", "This decides: the mailbox exists."),
         (("250 Ok", "250 Ok too"), "catch_all", "250 Ok too", "yes to every name"),
-        (("550 No", "550 Nor"), "no_mailbox", "550 No", "nobody has this name"),
+        (("550 No", "550 Nor"), "no_mailbox", "550 No", "this mailbox does not exist"),
         (("450 Later",), "greylisted", "450 Later", "come back later. This decides."),
         ((), "timeout", "(silence)", "Nothing for 1,000 ms. This decides."),
         ((), "host_error", "250 Ok", "This decides."),

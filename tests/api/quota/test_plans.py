@@ -65,7 +65,7 @@ def test_a_price_is_read_without_any_binary_fraction(
         ('[scale]\nprice_eur_per_call = "0.0000001"', "at most six decimals"),
         ('[scale]\nprice_eur_per_call = "5000"', "euros as a string"),
         ("[scale]\nretention_days = 0", "retention_days"),
-        ("[free", "is no TOML"),
+        ("[free", "is not TOML"),
     ],
 )
 def test_a_wrong_file_is_one_line_that_names_what_is_wrong(

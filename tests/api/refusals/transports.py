@@ -29,7 +29,7 @@ EMAIL = "known@friendly.test"
 COMMON = {"error", "message", "action", "docs"}
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
 
-# operation -> the body of a good request; an upload and what is no JSON in its own form
+# operation -> the body of a good request; an upload and what is not JSON in its own form
 BODIES: dict[str, object] = {
     "verify_email": {"email": EMAIL},
     "verify_batch": {"emails": [EMAIL]},

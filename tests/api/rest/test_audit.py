@@ -33,7 +33,7 @@ async def test_acts_of_a_key_have_its_id_and_the_address_from_where(autojump_clo
         manager = await shop.caller(shop.provisioning)
         for entry, kind, address in (
             (created, "key_created", "198.51.100.4"),
-            (revoked, "key_revoked", "198.51.100.5"),  # not behind the proxy: its word is no word
+            (revoked, "key_revoked", "198.51.100.5"),  # not behind the proxy: not believed
         ):
             assert (entry["kind"], entry["actor"], entry["client_address"]) == (
                 kind, "key", address,

@@ -154,7 +154,7 @@ def test_it_prints_settings_that_can_be_used_as_they_are(tmp_path: Path) -> None
     assert from_file == from_environment.engine
     assert from_file.host_connections in (1, 2, 3, 4)
     assert from_file.probes_max in (4, 8)
-    assert "Pipelining is no setting" in done.stdout
+    assert "Pipelining is not a setting" in done.stdout
     run = read_run(tmp_path / "tune.json")
     assert {series.x_label for series in run.result.series} == {
         "connections to one host",

@@ -55,7 +55,7 @@ def test_a_leak_of_a_fifth_of_a_mib_a_minute_is_found(name: str, leak: float, se
 
 
 def test_a_single_step_is_no_growth() -> None:
-    """A table that doubles, once: half a MiB within an hour is no leak, and within ten minutes neither."""
+    """A table that doubles, once: half a MiB within an hour is not a leak, and within ten minutes neither."""
     steps = [0.0] * 80 + [0.5] * 40
     samples = [
         Sample(number * SAMPLE_S / 60, 150 + step, 40, float(number), 4.0, number)

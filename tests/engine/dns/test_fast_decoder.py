@@ -264,7 +264,7 @@ EVERY_DAY = {
         message("MX", rcode=3, authority=SOA, others=b"\0\0\x29\x04\xd0\0\0\0\0\0\x06\0\x0f\0\2\0\x1d"),
         NoMail,
     ),
-    "an exchange that is no host": ("MX", message("MX", record(15, b"\0\x0a\x03192\0"), MX), Route),
+    "an exchange that is not a host": ("MX", message("MX", record(15, b"\0\x0a\x03192\0"), MX), Route),
     "an address beside": ("MX", message("MX", MX, others=record(1, b"\1\2\3\4", b"\2mx\xc0\x0c")), Route),
     "IPv6": ("AAAA", message("AAAA", record(28, b"\x2a" + bytes(14) + b"\1")), Addresses),
     "a pointer": ("PTR", message("PTR", record(12, b"\4mail\4shop\4test\0")), tuple),

@@ -80,7 +80,7 @@ def test_a_reply_to_mail_may_name_only_recipients_about_to_be_sent():
 @pytest.mark.parametrize("offer", [EHLO_LINES, NO_PIPELINING], ids=["pipelined", "in step"])
 @pytest.mark.parametrize("gap_s", [0.0, 0.001])
 async def test_a_similar_recipient_does_not_get_the_reply_of_another(autojump_clock, offer, gap_s):
-    """A doubled refusal of joann is no word on ann."""
+    """A doubled refusal of joann says nothing about ann."""
     async with open_fake_network() as network:
         host = MailHost(
             ehlo_lines=offer,

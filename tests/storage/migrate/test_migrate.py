@@ -216,7 +216,7 @@ def test_a_source_that_is_none_is_refused(tmp_path: Path):
     with pytest.raises(StoreBroken, match="not there"), open_source(tmp_path / "none.db"):
         pass
     (tmp_path / "text.db").write_text("no database" * 1000)
-    with pytest.raises(StoreBroken, match="no database"), open_source(tmp_path / "text.db"):
+    with pytest.raises(StoreBroken, match="not a database"), open_source(tmp_path / "text.db"):
         pass
     (tmp_path / "empty.db").touch()
     with pytest.raises(StoreBroken, match="empty"), open_source(tmp_path / "empty.db"):

@@ -25,6 +25,7 @@ from ..sign_ins import NO_ADDRESS
 PAGE_ACCOUNTS = 50
 PAGES_MAX = 10_000  # beyond it a search finds an account
 TEXT_CHARACTERS_MAX = 320  # of a search: an address
+UNKNOWN_PLAN = "This plan does not exist."
 TIERS: tuple[Tier, ...] = get_args(Tier)
 PREFIXES: tuple[Prefix, ...] = ("sk_live_", "sk_test_", "sk_mgmt_")
 KIND_WORDS = {
@@ -67,7 +68,7 @@ def _register_list(pages: Blueprint, frame: Frame) -> None:
         form = await form_fields()
         email, tier = form.get("email", "").strip(), _tier_of(form)
         if tier is None:
-            return await shown(400, form, "There is no such plan.")
+            return await shown(400, form, UNKNOWN_PLAN)
         try:
             parse(email)
         except NotAnAddress:
@@ -116,7 +117,7 @@ def _register_account(pages: Blueprint, frame: Frame) -> None:
     async def change_plan(id: str) -> Response:
         found, tier = await _account_of(frame, id), _tier_of(await form_fields())
         if tier is None:
-            return await _shown_account(frame, found, 400, error="There is no such plan.")
+            return await _shown_account(frame, found, 400, error=UNKNOWN_PLAN)
         await store.change_account(found.id, tier=tier, by=frame.operator())
         return away(f"{ACCOUNTS}/{found.id}")
 

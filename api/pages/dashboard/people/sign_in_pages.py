@@ -53,7 +53,7 @@ OPENID_COOKIE = "mailprobe_openid"  # of a browser that is at the provider
 LINK_S = int(LINKS_KEPT.total_seconds())
 TOKEN_OCTETS = 32
 SIGN_IN_ENDED = "Your session has ended, and nothing more was done. Sign in again."
-NO_KEY = "That is no active provisioning key (sk_mgmt_…)."
+NO_KEY = "That is not an active provisioning key (sk_mgmt_…)."
 ONLY_PEOPLE = "This account has people. Sign in with your e-mail address."
 ACCOUNTS_SHOWN = 20  # to choose from
 

@@ -80,7 +80,7 @@ class Preview(Struct, frozen=True):
     warnings: Sequence[str]
     notes: Sequence[str]  # how cells were read, in whole sentences
     reading: ListReading
-    encoding: str  # as it is offered; empty: it is no text
+    encoding: str  # as it is offered; empty: it is not text
 
     @property
     def encodings(self) -> Mapping[str, str]:

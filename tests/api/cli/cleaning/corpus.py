@@ -2,7 +2,7 @@
 
 A case has the file's name and octets, the cells of each row (the header first, if there
 is one) and the addresses, or the text of its refusal. `reader` is how Python's csv reads
-the output; None if the output is no CSV. `skipped` counts the lines above the header,
+the output; None if the output is not CSV. `skipped` counts the lines above the header,
 which the output repeats unchanged.
 """
 
@@ -200,7 +200,7 @@ CORPUS: dict[str, Case] = {
         said={"encoding": "cp850"}),
     "UTF-8 but for one octet": refused(
         "a.csv", f"n,email\nJürgen,{A}\nRené,{B}\n".encode() + b"J\xfcrgen,c@shop.test\n",
-        "line 4: is no UTF-8"),
+        "line 4: is not UTF-8"),
     "UTF-8 but for one octet, replaced": table(
         "a.csv", f"n,email\nJürgen,{A}\n".encode() + b"J\xfcrgen,bob@shop.test\n",
         [H, ["Jürgen", A], ["J�rgen", B]], AB, said={"errors": "replace"}),
@@ -213,7 +213,7 @@ CORPUS: dict[str, Case] = {
     "an unknown encoding": refused("a.csv", b"n,email\n" + bytes(range(128, 256)) + b",ann@shop.test\n",
                                    "cannot be determined"),
     "cut in a character": refused("a.csv", f"n,email\nJürgen,{A}\nü".encode()[:-1],
-                                  "line 3: is no UTF-8"),
+                                  "line 3: is not UTF-8"),
     "a mark within the file": table(
         "a.csv", f"\ufeffemail,n\n{A},1\n\ufeff{B},2\n",
         [["email", "n"], [A, "1"], [f"\ufeff{B}", "2"]], AB),
@@ -226,7 +226,7 @@ CORPUS: dict[str, Case] = {
         "cannot be decoded"),
     "UTF-8 but for one octet, lines that end in CR": refused(
         "a.csv", f"n,email\rJürgen,{A}\rRené,{B}\r".encode() + b"J\xfcrgen,c@shop.test\r",
-        "line 4: is no UTF-8"),
+        "line 4: is not UTF-8"),
     "control characters that end no line": table(
         "a.csv", f"n,email\na\x0bb\x0cc\x85d\u2028e\x1cf,{A}\n",
         [H, ["a\x0bb\x0cc\x85d\u2028e\x1cf", A]], [A]),
@@ -241,7 +241,7 @@ CORPUS: dict[str, Case] = {
         "a.csv", f",{A}\nBob,{B}\n", [["", A], ["Bob", B]], AB, header=False),
     "headless, blank line first": table(
         "a.csv", f"\n1,{A}\n", [["", ""], ["1", A]], ["", A], header=False),
-    "headless, a number is no name": table(
+    "headless, a number is not a name": table(
         "a.csv", f"2,{A}\n3,{B}\n", [["2", A], ["3", B]], AB, header=False,
         said={"column": "2"}),
     "title": table("a.csv", f"Our customers\nn,email\n1,{A}\n2,{B}\n", TWO, AB, skipped=1),
@@ -283,24 +283,24 @@ CORPUS: dict[str, Case] = {
     "many at signs in brackets": table(
         "a.csv", f"n,email\n1,{A}\n2,<{'@' * 30_000} x>\n",
         [H, ["1", A], ["2", f"<{'@' * 30_000} x>"]], [A, f"<{'@' * 30_000} x>"]),
-    "lines that are no addresses": refused(
-        "a.txt", f"name Ann\nversion 3.0\nmail {A}\nend\n", "most of its lines are no"),
+    "lines that are not addresses": refused(
+        "a.txt", f"name Ann\nversion 3.0\nmail {A}\nend\n", "most of its lines are not"),
     "contact cards": Case(
         "a.vcf", f"BEGIN:VCARD\nVERSION:3.0\nFN:Ann Lee\nEMAIL:{A}\nEND:VCARD\n".encode(),
         addresses=[A], reader=None),
     "a web page": refused(
-        "a.xls", f"<html>\n<td>email</td>\n<td>{A}</td>\n</html>\n", "most of its lines are no"),
+        "a.xls", f"<html>\n<td>email</td>\n<td>{A}</td>\n</html>\n", "most of its lines are not"),
     "a web page on one line": refused(
-        "a.xls", f"<html><td>email</td><td>{A}</td></html>\n", "most of its lines are no"),
+        "a.xls", f"<html><td>email</td><td>{A}</td></html>\n", "most of its lines are not"),
     "lines under comments": Case(
         "a.txt", f"# one\n# two\n# three\n{A}\n{B}\n".encode(),
         addresses=["# one", "# two", "# three", A, B], reader=None),
-    "lines that are no addresses, by word": Case(
+    "lines that are not addresses, by word": Case(
         "a.txt", b"Ann\nBob\n", addresses=["Ann", "Bob"], said={"column": "1"}, reader=None),
     "an array over several lines": refused(
         "a.json", f'[\n {{"email":"{A}"}}\n]\n', "is a JSON array"),
     "an object over several lines": refused(
-        "a.json", f'{{\n "email":"{A}"\n}}\n', "line 1: is no JSON"),
+        "a.json", f'{{\n "email":"{A}"\n}}\n', "line 1: is not JSON"),
     "objects with a name twice": Case(
         "a.ndjson", f'{{"email":"{A}","email":"{B}"}}\n'.encode(), addresses=[B], reader=None),
     "objects with large numbers": Case(

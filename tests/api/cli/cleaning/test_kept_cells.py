@@ -62,7 +62,7 @@ def test_two_cells_in_one_place_are_refused(tmp_path: Path) -> None:
     octets = workbook({"s": sheet(row(1, text("A1", "n"), text("B1", "email")), row(2, *cells))})
     path = tmp_path / "list.xlsx"
     path.write_bytes(octets)
-    assert "no XLSX workbook that can be read" in refused(Order(path, tmp_path / "o.csv"))
+    assert "not an XLSX workbook that can be read" in refused(Order(path, tmp_path / "o.csv"))
 
 
 def test_a_zip_archive_is_no_workbook(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_zip_archive_is_no_workbook(tmp_path: Path) -> None:
 def test_an_input_that_is_no_regular_file_is_refused_without_reading(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", Path("/dev/zero"), Path("/dev/null")):
-        assert "is no regular file" in refused(Order(path, tmp_path / "o.csv"))
+        assert "is not a regular file" in refused(Order(path, tmp_path / "o.csv"))
     assert "is a directory" in refused(Order(tmp_path, tmp_path / "o.csv"))
     with mailprobe("clean", ".", directory=tmp_path) as child:
         code, _, err = child.end()

@@ -142,16 +142,19 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "one that unpacks to too much": (bomb, "more than 64 MiB when unpacked"),
     "a path that leaves": (lambda: with_member("../../escaped.txt"), "'../../escaped.txt'"),
     "an absolute path": (lambda: with_member("/tmp/escaped.txt"), "'/tmp/escaped.txt'"),
-    "a signed path that leaves": (lambda: good({"../../x": b"x\n"}), "no plain name of a file"),
+    "a signed path that leaves": (lambda: good({"../../x": b"x\n"}), "not a plain name of a file"),
     "a symbolic link": (lambda: with_member("link", kind=tarfile.SYMTYPE), "'link' in it is no"),
-    "a device": (lambda: with_member("null", kind=tarfile.CHRTYPE), "'null' in it is no regular"),
+    "a device": (
+        lambda: with_member("null", kind=tarfile.CHRTYPE),
+        "'null' in it is not a regular",
+    ),
     "a long header": (
         lambda: with_member("long", kind=tarfile.GNUTYPE_LONGNAME),
-        "'long' in it is no regular",
+        "'long' in it is not a regular",
     ),
     "a sparse file": (
         lambda: with_member("sparse", kind=tarfile.GNUTYPE_SPARSE),
-        "'sparse' in it is no regular",
+        "'sparse' in it is not a regular",
     ),
     "a header cut short": (lambda: gzip.compress(b"x" * 700), "it is cut short, damaged or no"),
     "a size that is not there": (lambda: packed_head(1 << 33), "it is cut short, damaged or no"),

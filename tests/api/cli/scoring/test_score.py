@@ -332,7 +332,7 @@ def test_unreadable_reports_are_unknown_and_other_mail_is_not_counted(tmp_path: 
     done = CliRunner().invoke(main, ["score", str(output), str(folder)])
     assert "1 bounces give no reason that is understood" in done.stdout
     assert "1 messages report no bounce that could be read" in done.stdout
-    assert "1 messages are no bounces" in done.stdout
+    assert "1 messages are not bounces" in done.stdout
 
 
 def test_files_that_cannot_be_compared_are_rejected(tmp_path: Path) -> None:

@@ -119,9 +119,9 @@ async def test_a_file_that_cannot_be_cleaned_says_why(tmp_path: Path):
     async with own_session() as client:
         for arguments, words in (
             ({"path": str(tmp_path / "no.csv")}, "no.csv is not there; give the whole path"),
-            ({"path": str(tmp_path)}, "is no file; give the whole path"),
+            ({"path": str(tmp_path)}, "is not a file; give the whole path"),
             ({"path": "\0"}, "is not there"),
-            ({"path": "/dev/zero"}, "is no file"),
+            ({"path": "/dev/zero"}, "is not a file"),
             ({"path": str(path), "column": "mail"}, "column"),
             ({"path": str(path), "encoding": "x"}, "encoding"),
             ({"path": str(path), "only": "blue"}, "green, yellow"),

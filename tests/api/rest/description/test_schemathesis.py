@@ -31,7 +31,7 @@ monthly_calls = 1_000_000
 max_keys = 1_000_000
 """
 
-# A key that comes again is rightly answered with 409 or 422; what is no key may stay so.
+# A key that comes again is rightly answered with 409 or 422; what is not a key may stay.
 # No schema can express which hosts may be called back. Nor that evidence and advice
 # do not go together with a webhook or async.
 # Each answer is written down.
@@ -155,7 +155,7 @@ def run_schemathesis(
     words = ["run", f"{url}/openapi.json", "--checks", "all"]
     words += ["--include-path-regex", "^/"]  # unless it is asked for, the description is left out
     words += ["--exclude-path", "/v1/billing/stripe"]  # Stripe alone can sign for it
-    words += ["--exclude-path", LIVE]  # its 101 is no answer that HTTP clients can have
+    words += ["--exclude-path", LIVE]  # its 101 is not an answer that HTTP clients can have
     return subprocess.run(
         [sys.executable, "-m", "schemathesis.cli", "--no-color", *words],
         cwd=path,

@@ -107,7 +107,7 @@ async def test_a_host_that_accepts_everybody_of_one_egress_is_tested_by_it(
             texts = [f"nobody{number}@{domain}" for number in range(20)]
             found += await answers_of(engine, texts, deferred_start=deferred_start)
             assert wrong(found, "catch_all") == []
-            # What such an egress saw accepted is no control for the other one.
+            # What such an egress saw accepted is not a control for the other one.
             use(world, "b")
             texts = [f"gone{number}@{domain}" for number in range(20)]
             found = await answers_of(engine, texts, deferred_start=deferred_start)

@@ -94,7 +94,7 @@ async def test_the_engine_closes_without_waiting_for_hosts_that_it_left(autojump
 
 
 async def test_a_limit_of_connections_that_the_host_counts_so_is_learned(autojump_clock):
-    """It tolerates two, and still counts the two that we left: that is no failure of the host."""
+    """It tolerates two, and still counts the two that we left: that is not a failure of the host."""
     async with open_fake_network() as network:
         host = MailHost(reply_s=0.02, unknown_delay_s=5.0, sleeps_on=True, connections_max=2)
         network.add("shop.test", host)

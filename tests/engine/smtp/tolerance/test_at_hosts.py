@@ -189,7 +189,7 @@ def attacked_domain(network: FakeNetwork, host: MailHost, way: str) -> str:
 async def test_requests_are_answered_where_each_session_ends_after_some_refusals(
     autojump_clock, most
 ):
-    """Postfix's smtpd_hard_error_limit counts one session's errors: that is no ban."""
+    """Postfix's smtpd_hard_error_limit counts one session's errors: that is not a ban."""
     async with open_fake_network() as network:
         host = neutral_host(refusals_max=most)
         network.add("shop.test", host)
@@ -418,7 +418,7 @@ async def test_a_catch_all_that_refuses_one_name_is_still_one(autojump_clock, pl
     assert {results.of(text) for text in texts} == {"catch_all"}
 
 
-# -- a host that has accepted nobody -------------------------------------------------------------
+# -- a host that has accepted no recipient -------------------------------------------------------
 
 
 async def test_a_list_waits_for_a_proof_that_the_host_judges(autojump_clock):
