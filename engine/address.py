@@ -20,7 +20,7 @@ TEXT_CHARACTERS_MAX = 320
 LOCAL_OCTETS_MAX = 64  # RFC 5321 4.5.3.1.1, in UTF-8 and quotes included: as sent
 MAILBOX_OCTETS_MAX = 254  # RFC 5321 4.5.3.1.3 less the angle brackets (RFC 3696, erratum 1690)
 LABEL_OCTETS_MAX = 63  # RFC 1035 2.3.4
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # in the place of octets that were no text
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # in the place of octets that were not text
 JOINERS = "\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]++"

@@ -56,7 +56,7 @@ async def contained_until(
     run: Callable[[Unpack[Arguments]], Awaitable[object]],
     *arguments: *Arguments,
 ) -> bool:
-    """As contained(); `ended` is called once `run` has ended, whatever came of it."""
+    """As contained(); `ended` is called once `run` has ended or failed."""
     try:
         await run(*arguments)
     except BaseException as error:

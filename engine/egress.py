@@ -29,7 +29,7 @@ class DailyLimit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Egress:
-    """One way out. None and "" of a name mean the setting of all."""
+    """One way out. A name of None or "" means the setting for all."""
 
     name: str = DEFAULT_NAME
     source: str | None = None  # the IP address to connect from; None: the system chooses
@@ -60,7 +60,7 @@ class Egresses(Struct, frozen=True):
 
     @property
     def is_default(self) -> bool:
-        """No file names any: there is one, which may ask all hosts as often as it likes."""
+        """Is there no file of egresses? Then the only egress may ask all hosts without limits."""
         return self.rows == ONE_EGRESS.rows
 
 
@@ -90,7 +90,7 @@ class StateListeners:
 class EgressControl(Protocol):
     """What may leave by each egress now, over all processes. Synchronous; never waits.
 
-    The engine asks it before it sends, and tells it what came of it.
+    The engine asks it before it sends, and reports the results.
     """
 
     def state(self, egress: str) -> EgressState:
@@ -106,7 +106,7 @@ class EgressControl(Protocol):
         ...
 
     def awaits_more(self, egress: str) -> bool:
-        """reserve() has granted less than was wanted: may there be more of today in a moment?
+        """reserve() has granted less than was wanted: may more of today's follow in a moment?
 
         False if all of today are used up.
         """

@@ -32,7 +32,7 @@ class Observer(Protocol):
     def answer_emitted(self, outcome: Outcome, rule: str, addresses: int, operator: str) -> None:
         """This many addresses got this outcome by this rule, one of `deciding_rules()`.
 
-        `operator`: of the mail host that was asked last; OTHERS if it is none that we know.
+        `operator`: of the mail host that was asked last; OTHERS if it is not known.
         """
 
     def probe_decided(self, egress: str, operator: str, outcome: Outcome, rule: str) -> None:

@@ -1,4 +1,4 @@
-"""The owner's own lists: what an owner of this installation says of domains and addresses. Pure.
+"""The own lists of this installation's owner: rulings on domains and addresses. Pure.
 
 They go before the lists of `data/`. `lists/own_list_files.py` reads them.
 """

@@ -1,8 +1,8 @@
 """Domains and operators of mail hosts that the operator has paused at run time.
 
 No mail host is asked about a paused address, and no connection is opened for it. It is answered
-`paused` after layer 3, so that what needs no mail host is decided as ever; whoever reads the
-stream for a list keeps it for later. A domain stands for everything below it, too.
+`paused` after layer 3, so addresses that need no mail host are decided as usual; a list's reader
+keeps it for later. A domain stands for everything below it, too.
 An operator is known by its exchanges' names (data/operators.toml): a domain with one of them
 among its exchanges is paused, so that none is connected to after the others have failed.
 """

@@ -1,6 +1,6 @@
 """Why a verdict came about, in one word, and who is to blame.
 
-The outcome decides, and where a mail host refused, the rule that read its reply. The words
+The outcome decides, and after a refusal the rule that read its reply. The words
 are documented in docs/verdicts.md. Pure: no clock, no network.
 """
 
@@ -42,7 +42,7 @@ BY_OUTCOME: dict[Outcome, VerdictCause] = {
 
 # Of the engine's own rules, where no reply was read.
 BY_RULE: dict[str, VerdictCause] = {
-    # The resolver has answered: the domain is to blame, and asking again is no help.
+    # The resolver has answered: the domain is to blame, and asking again does not help.
     "mx.no-host": VerdictCause("no_mx", "host"),
     "exchange.no-address": VerdictCause("host_down", "host"),
     "exchange.not-public": VerdictCause("host_down", "host"),
@@ -107,7 +107,7 @@ def _find(outcome: Outcome, rule: str) -> VerdictCause:
 
 
 def cause_by_result(verdict: Verdict) -> VerdictCause:
-    """Return what the result's own fields tell, where nothing else is known."""
+    """Return the cause as far as the result's own fields show it."""
     match verdict.failed_check:
         case "syntax" | "disposable" | "no_mx" as reason:
             return VerdictCause(reason, "address")

@@ -1,9 +1,9 @@
 """The shared cache: facts that the engines of one fleet exchange, each with a key and an end.
 
-A fact is what one engine has learned and every other would learn by itself, at the cost of
-another refusal, another random recipient or another query. An engine shares what it has found
-itself, never what it heard, so no fact outlives its first end. Who listens decides what a fact
-means here: what it does not understand is ignored, and what it has found itself goes first.
+A fact is what one engine has learned, so that the others need not cause another refusal, random
+recipient or query to learn it. An engine shares only what it has found itself, so no fact outlives
+its first end. The listener decides what a fact means here: facts that it does not understand are
+ignored, and its own findings go first.
 
 No fact has a mailbox. Without a shared cache nothing is shared, and nothing is computed for it.
 """
@@ -68,7 +68,7 @@ class SharedCache(Protocol):
 
 
 def heed(fact: Fact, listener: Listener) -> bool:
-    """Call the listener. What a fault of another version makes unreadable is ignored."""
+    """Call the listener. Facts that it cannot read, of another version, are ignored."""
     try:
         return fact.is_sound and listener(fact)
     except (ValueError, KeyError, msgspec.MsgspecError):

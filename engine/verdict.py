@@ -45,8 +45,8 @@ Reason = Literal[
     "unclear",
 ]
 
-# What time may cure within minutes. Not `full`, which takes its owner, nor `blocked_us`,
-# which takes ours: asking again would only confirm our bad name.
+# Reasons that may pass within minutes. Not `full`, which its owner must cure, nor `blocked_us`,
+# which we must cure: asking again would only confirm our bad reputation.
 PASSING: frozenset[Reason] = frozenset(
     (
         *("greylisted", "rate_limited", "temporary", "host_down", "host_error", "timeout"),
@@ -78,7 +78,7 @@ class Outcome(Enum):
     TIMED_OUT = "timed_out"
     HOST_CHANGED = "host_changed"  # the host contradicted an answer that it gave before
     HOST_BUDGET = "host_budget"  # not asked: it tolerates no more refusals from us at the moment
-    UNCONFIRMED = "unconfirmed"  # refused by a host that has accepted nobody yet
+    UNCONFIRMED = "unconfirmed"  # refused by a host that has accepted no recipient yet
     NO_CONNECTION_FREE = "no_connection_free"  # all connections that we may open there were in use
     NO_EGRESS = "no_egress"  # no egress may ask this host now, or none could connect
     BOUNCED = "bounced"  # not asked: its owner says that mail to it came back
@@ -213,7 +213,7 @@ CONFIDENCE_SURE = 0.9
 CONFIDENCE_BLOCKED = 0.75
 CONFIDENCE_FAIR = 0.5
 
-# The recommended interpretation order of the specification: from the top, the first row that fits decides.
+# The recommended interpretation order of the specification: the first row that fits decides.
 LIGHTS: tuple[tuple[Callable[[Verdict], bool], Light], ...] = (
     (lambda v: v.suggestion is not None, "YELLOW_LIGHT"),
     (lambda v: v.disposable, "RED_LIGHT"),

@@ -85,7 +85,7 @@ class ConnectionEnd(Struct, frozen=True):
     left: list[Query]  # neither answered nor cancelled
     opened: bool
     answers: bool = False  # the endpoint has answered, if only with a failure
-    taken: int = 0  # queries that it has answered, where it has ended the connection
+    taken: int = 0  # queries that it has answered, if it has ended the connection
     is_fault: bool = False  # our own code has failed
     closed_early: bool = False  # the endpoint closed it soon and without an answer
     filled: float = 0  # its quota, if it had taken so many and the endpoint did not say GOAWAY
@@ -115,11 +115,11 @@ class _Silence:
         self.is_pinged = False
 
     def begin(self, now: float) -> None:
-        """It is to do something else from now on."""
+        """Something else is expected of it from now on: the silence begins anew."""
         self._since = now
 
     def query_sent(self, now: float, *, is_only: bool) -> None:
-        """A query was sent. The silence has begun before if another one is under way."""
+        """A query was sent. The silence began earlier if another query is under way."""
         if is_only and not self.is_awaited:
             self._since = now
         self.is_awaited = True
@@ -135,7 +135,7 @@ class _Silence:
         return now - self._since
 
     def note_ping(self) -> None:
-        """It was asked whether it is there."""
+        """A PING was sent."""
         self.is_pinged = True
 
 

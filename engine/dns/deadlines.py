@@ -1,13 +1,13 @@
 """Deadlines of look-ups, and of greetings: one task keeps all, instead of one task for each.
 
-The same task takes the turns of DNS endpoints. What happens to an endpoint marks it; when all
-that happens at this moment is done, each marked endpoint plans once. So nothing that a caller
-does while it is being called sends a query.
+The same task runs the turns of DNS endpoints. Each event at an endpoint only marks it; once all
+events of this moment are handled, each marked endpoint plans once. So a callback never sends a
+query itself.
 
 The clock also counts the time in which this process did not run its tasks: a busy machine gave it
 no processor, or one task took long. An answer that came meanwhile was not read, so the time of a
-look-up does not run then. While there are deadlines, the clock wakes each BEAT_S and counts by how
-much it is late: in a second of a look-up, all that has come was read at least 20 times.
+look-up does not run then. While there are deadlines, the clock wakes each BEAT_S and counts how
+late it is: in a second of a look-up, all that has come was read at least 20 times.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,7 @@ class TimedObject(Protocol):
 
     @property
     def over(self) -> bool:
-        """It needs no more ticks."""
+        """Whether it needs no more ticks."""
         ...
 
     @property
@@ -79,7 +79,7 @@ class Timer:
     def tick(self, now: float) -> None:
         try:
             self.due = self._act(now)
-        except Exception:  # it comes again all the same
+        except Exception:  # the deadline comes again all the same
             log_fault(self._act)
             self.due = now + FAULT_PAUSE_S
 
@@ -125,7 +125,7 @@ class DeadlineClock:
             self._sleep.deadline = due
 
     def mark(self, planner: Planner) -> None:
-        """Let it plan in the next turn, once, however often it is marked until then."""
+        """Let it plan once in the next turn."""
         self._marked[planner] = None
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)

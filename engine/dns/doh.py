@@ -113,10 +113,10 @@ class _TaskCarrier:
         self._scopes.pop(query).cancel()
 
     def retire(self) -> None:
-        """It is never worn."""
+        """Do nothing: it never has to be replaced."""
 
     def fail(self) -> None:
-        """A fault of one query is not the others'."""
+        """Do nothing: a fault of one query does not affect the others."""
 
     async def run(self) -> None:
         self._owner.opened(is_http1=False)

@@ -1,7 +1,7 @@
 """One resolver: its queue of queries, its connections, and whether it works.
 
-What happens to the endpoint only marks it. In its next turn it plans once: the queue decides
-which queries are sent and which give way, and these are assigned to connections that have
+Each event only marks the endpoint. In its next turn it plans once: the queue decides which
+queries are sent and which give way, and those to send are assigned to connections that have
 room, or to one that is opened for them. Connections are opened as queries come, and closed
 when idle.
 
@@ -98,12 +98,12 @@ class ResolverHealth:
         self.pace = QueryPace()
         self.answered_at = float("-inf")
         self.prompt_at = float("-inf")  # the time of its last prompt answer
-        self.certain_at = float("-inf")  # the time of its last answer that was no failure
+        self.certain_at = float("-inf")  # the time of its last answer that was not a failure
         self.working_s = 0.0  # total time in which it answered promptly
         self._lost_s = 0.0  # what the clock had lost by its last prompt answer
 
     def after_answer(self, sent_at: float, now: float, *, certain: bool) -> None:
-        """It answered; `certain` is false for a failure, such as SERVFAIL."""
+        """The resolver answered; `certain` is false for a failure, such as SERVFAIL."""
         self.failing, self.answered_at = False, now
         self.pace.after_answer(sent_at, now)
         if certain:
@@ -115,7 +115,7 @@ class ResolverHealth:
             self.prompt_at = now
 
     def after_failure(self, sent_at: float, now: float, failure: TransportFailed) -> None:
-        """It sent no DNS message: it is failing, or it limits us, or has not had the query."""
+        """No DNS message came: it is failing, limits us, or did not get the query."""
         if isinstance(failure, QueryRefused):
             self.pace.after_refusal(sent_at, now, failure.retry_after_s)
         elif not isinstance(failure, NotProcessed):
@@ -215,7 +215,7 @@ class Endpoint:
         self._review_timer = Timer(clock, self._review)
 
     def state(self, now: float) -> ResolverState:
-        """What the operator sees of it."""
+        """Its state for the operator."""
         health = self.health
         answered_s = now - health.answered_at if health.answered_at > float("-inf") else None
         is_paused = health.pace.paused(now)
@@ -335,7 +335,7 @@ class Endpoint:
         return connection
 
     def _hold(self, unsent: list[Query]) -> None:
-        """Let queries wait that no connection takes; fail them where none may be opened."""
+        """Let queries wait that no connection takes; fail them if none may be opened."""
         for query in unsent:
             if self._connections_free > 0:
                 self.fail(query, "the endpoint ends its connections")

@@ -75,7 +75,7 @@ class Http1Connection(HttpState[Request]):
 
     def receive_data(self, octets: bytes) -> None:
         if self._request is None:
-            self.leaving = True  # nobody has asked: what follows cannot be trusted
+            self.leaving = True  # there was no request: what follows cannot be trusted
             return
         outcome: Outcome | None
         try:

@@ -390,7 +390,7 @@ class Http2Connection(HttpState[Request]):
         if stream.reply is None:
             raise NotHttp("an answer without a head")
         if stream.request is None:
-            payload = b""  # nobody reads it
+            payload = b""  # it is never read
         if not stream.body:
             stream.body = payload  # nearly always the whole body
         else:

@@ -127,7 +127,7 @@ def encode_query(name: str, kind: Kind) -> bytes:
 
 
 def is_success(octets: bytes) -> bool:
-    """Whether these octets begin as an answer that is no failure: NOERROR or NXDOMAIN."""
+    """Whether these octets begin as an answer that is not a failure: NOERROR or NXDOMAIN."""
     return len(octets) >= 12 and octets[3] & 15 in (0, 3)
 
 

@@ -16,8 +16,7 @@ send such names. So the queue keeps these rules:
 - A resolver that limits us is sent no more than its pace allows (pacing.py).
 
 So an account waits for others no longer than LATE_S, whatever they look up. Pure: no
-socket, no clock, no call of anything else; the caller passes the time, and does what the
-plan says.
+socket, no clock, no calls; the caller passes the time, and carries out the plan.
 """
 
 from abc import ABC, abstractmethod

@@ -14,9 +14,9 @@ queries answers this one with a failure, or has had FAIR_S for it in which it an
 other queries promptly. When there is a general fault (the endpoint hangs, fails for all
 names, its connections end) it waits, and is tried again a few times.
 
-The time in which this process did not run is no look-up's time (see deadlines.py), and a list's
-tries are not counted while that is most of the time. The caller of a request stops waiting all the same; where it did so before the look-up had FAIR_S, the failure
-is ours.
+Time in which this process did not run does not count (see deadlines.py), nor do a list's tries
+while that is most of the time. The caller of a request stops waiting all the same; if that was
+before the look-up had FAIR_S, the failure is ours.
 """
 
 from collections.abc import Callable, Sequence

@@ -25,7 +25,7 @@ from .typos import Typos, TypoTable
 
 DATA = Path(__file__).parents[1] / "data"
 VERSION_FILE = "VERSION"
-# What is replaced together: what load_lists() reads, and whose lists they were made of.
+# Files that are replaced together: those that load_lists() reads, and the sources of the lists.
 FILES = (
     *("allow.txt", "disposable.txt", "disposable_hosts.txt", "free_providers.txt", "relays.txt"),
     *("roles.txt", "smtp_blocked.txt", "tlds.txt", "typos.toml", "SOURCES.md", VERSION_FILE),
@@ -133,7 +133,7 @@ class Lists:
         return signals
 
     def is_never_asked(self, address: Address) -> bool:
-        """Whether an owner wishes that nobody is asked about this address."""
+        """Whether an owner wishes that no mail host is asked about this address."""
         return self._never_ask is not None and self._never_ask.has(address)
 
     def is_disposable_by_host(self, address: Address, mx_host: str) -> bool:

@@ -1,4 +1,4 @@
-"""The lists that `mailprobe lists update` installed, and when they go before the product's own.
+"""The lists that `mailprobe lists update` installed, and when they replace the product's own.
 
 They are in a folder of their own below the operator's folder of lists, or below the
 product's. A symbolic link names it, so that one rename replaces all of them. A process

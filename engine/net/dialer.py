@@ -121,7 +121,7 @@ class Dialer:
     async def __call__(self, address: str, port: int) -> trio.abc.Stream:
         """Connect. Raises NotPublic before anything is sent, or CannotConnect.
 
-        EgressFailed if it is no fault of the address.
+        EgressFailed if it is not a fault of the address.
         """
         self._check_address(address)
         if not self._proxies:

@@ -54,7 +54,7 @@ class AddressLookups(Struct, eq=False):
         return probe in self.pending
 
     def cause_at_deadline(self, probe: Probe) -> Cause:
-        """Why a probe fails whose deadline comes while it waits for look-ups."""
+        """Return why a probe fails if its deadline comes while it waits for look-ups."""
         waits_for = self.pending.get(probe, {}).values()
         return LOOKUP_LAGGED if any(each.is_lagging for each in waits_for) else LOOKUP_FAILED
 
@@ -86,7 +86,7 @@ class AddressLookups(Struct, eq=False):
         self._routes.subscribe_addresses(probe.target.exchanges[place].name, interest)
 
     def drop(self, probe: Probe) -> None:
-        """Cancel its look-ups: it is settled, or tries an exchange that was found."""
+        """Cancel the probe's look-ups: it is settled, or tries an exchange that was found."""
         for interest in self.pending.pop(probe, {}).values():
             interest.cancel()
 
@@ -94,7 +94,7 @@ class AddressLookups(Struct, eq=False):
 def cause_without_address(
     answer: AddressAnswer, of_family: Callable[[tuple[str, ...]], tuple[str, ...]]
 ) -> Cause:
-    """Why this answer has no address to connect to. `of_family`: those that the egress can reach."""
+    """Return why no address is usable. `of_family`: those that the egress can reach."""
     if isinstance(answer, Addresses):
         return NOT_PUBLIC if of_family(answer.ips) else OTHER_FAMILY
     if isinstance(answer, NoAddress):

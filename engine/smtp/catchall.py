@@ -4,7 +4,7 @@ The test sends RCPT for a random address that can't exist, of the shape of the a
 accepted. Each domain and shape is tested once at a host, in six hours where it accepts all and
 in seven days where it refuses, one test at a time. A result of one exchange is never used for
 another: a backup that accepts everything says nothing about a primary that does not. A listed
-address that is refused spares no test: catch-alls that refuse former staff are everyday life.
+address that is refused does not replace the test: catch-alls often refuse former staff.
 An inconclusive result expires soon, so that a short failure does not affect a whole list. After
 a 4xx or no answer the same random address is sent again, once in a pass: a host that greylists
 knows it by then.
@@ -28,7 +28,7 @@ INCONCLUSIVE_S = 60.0  # long enough for one list, short enough to test again so
 UNANSWERED_S = 240.0  # less than the time to a list's next pass: greylisting takes as long
 UNASKED_S = 1.0  # the host may take one more refusal at any moment
 SILENT_S = 5.0  # without a reply in time; a later question may find that the host is ready
-REFUSES_KEPT_S = 7 * 86_400.0  # a domain that refuses goes on to refuse
+REFUSES_KEPT_S = 7 * 86_400.0  # a domain that refuses a random name continues to do so
 DOMAINS_MAX = 100_000
 
 
@@ -100,7 +100,7 @@ class DomainAtHost(Struct, eq=False):
             self.cold, self.answered = 0, True
 
     def forget_cold(self) -> None:
-        """Its refusals because of us have led to a back-off."""
+        """Forget refusals because of us: they have led to a back-off."""
         self.cold = 0
 
     def note_session(self, now: float) -> None:
@@ -110,7 +110,7 @@ class DomainAtHost(Struct, eq=False):
             self.answered, self.answered_at = False, now
 
     def count_unanswered(self, most: int) -> bool:
-        """That session was not silent. Returns whether there were as many in a row, and begins anew."""
+        """Count a session that was not silent. True, and counts anew, at so many in a row."""
         self.unanswered_sessions += 1
         if self.unanswered_sessions < most:
             return False
@@ -118,15 +118,15 @@ class DomainAtHost(Struct, eq=False):
         return True
 
     def note_silence(self, now: float) -> None:
-        """That session was silent."""
+        """Count a session that was silent."""
         self.silence = self.silence.after_session(now)
 
     def back_off(self, cause: Cause, until: float) -> None:
-        """Its recipients are not asked about until then."""
+        """Do not ask about the domain's recipients until then."""
         self.backoff_cause, self.backoff_until = cause, until
 
     def forget_refusal(self) -> None:
-        """The mailbox that was refused as unknown is answered otherwise by now."""
+        """Forget the refusal of a mailbox that is answered otherwise by now."""
         self.unknown_mailbox = ""
 
 
@@ -163,9 +163,9 @@ class DomainAcceptance(Struct, eq=False):
         return not self.testing and self.known(now) is None
 
     def refused_as_unknown(self, mailbox: str, reply: SmtpReply) -> None:
-        """A listed address was refused as unknown: so the domain does not accept all.
+        """A listed address was refused as unknown, so the domain does not accept all.
 
-        Where it accepted a random one before, it accepts most, and is tested again.
+        If it accepted a random one before, it accepts most, and is tested again.
         """
         self.at.unknown_mailbox, self.at.unknown_reply = mailbox, reply
         if self.acceptance is Acceptance.ALL:
@@ -193,14 +193,14 @@ class DomainAcceptance(Struct, eq=False):
         return f"{self.random_local}@{self.name}"
 
     def fresh_mailbox(self, mailbox: str) -> str:
-        """The same, of a test of its own."""
+        """Return a new random address each time, for a test of its own."""
         return f"{self.mint(mailbox.rpartition('@')[0], 0)}@{self.name}"
 
     def learn_from(self, other: "DomainAcceptance") -> None:
         """Another egress has tested the domain at this host.
 
-        How the host treats that egress itself is not taken over, nor a result that may be
-        the consequence of it.
+        Only what the domain accepts is copied, and no result that may come from how the host
+        treats that egress.
         """
         if other.acceptance in (Acceptance.ALL, Acceptance.SOME):
             self.acceptance, self.known_until = other.acceptance, other.known_until
@@ -237,7 +237,7 @@ class DomainAcceptance(Struct, eq=False):
             self.listener.forgotten(self, acceptance)
 
     def drop_test(self) -> None:
-        """The same, because another engine has found that it does not hold."""
+        """Drop the result because another engine has found that it is wrong by now."""
         self.acceptance = None
         self.known_until = 0.0
         self.other_local = ""  # the first name is asked again, too
@@ -249,7 +249,7 @@ class AcceptanceListener(Protocol):
     def learned(self, domain: DomainAcceptance, kept_s: float) -> None: ...
     def forgotten(self, domain: DomainAcceptance, acceptance: Acceptance) -> None: ...
     def recall(self, domain: DomainAcceptance) -> None:
-        """The domain is not known here: set what is known of it elsewhere."""
+        """Set what other engines know of a domain that is new here."""
 
 
 class Domains:
@@ -315,9 +315,9 @@ class Domains:
             self._judging.popitem(last=False)
 
     def judges(self, host: Hashable, now: float) -> bool:
-        """Has the host refused any? Else it may accept everybody who comes this way.
+        """Has the host refused any recipient of this egress? Else it may accept them all.
 
-        So only then does it hold here that another egress was refused a random address.
+        Only then does another egress' result, that a random address is refused, apply here.
         """
         return now < self._judging.get(host, NEVER)
 
@@ -331,7 +331,7 @@ class Domains:
         return self.records.get((host, key))
 
     def drop_test(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
-        """Another egress has found that this no longer holds for the domain."""
+        """Drop the domain's result: another egress has found that it is wrong by now."""
         known = self.known(domain.host, domain.key)
         if known is not None and known.acceptance is acceptance:
             known.drop_test()

@@ -186,7 +186,7 @@ class SmtpConnection:
         """Send QUIT and close; False if the server still owes a reply, and nothing is closed.
 
         If nothing is unanswered, wait at most QUIT_S for the reply to QUIT. Otherwise send
-        QUIT where it may stand behind the rest, end our half, and wait at most HANG_UP_S for
+        QUIT if it may follow unanswered commands, end our half, and wait at most HANG_UP_S for
         the server to do the same. If it does not, it may count the connection as open until
         its reply is sent: see ended().
         """
@@ -216,7 +216,7 @@ class SmtpConnection:
             return True
 
     async def _send_last_quit(self) -> None:
-        """Send QUIT behind unanswered commands, if it may stand there (RFC 2920 3.1)."""
+        """Send QUIT behind unanswered commands, if it may follow them (RFC 2920 3.1)."""
         if self._mute:
             return
         try:

@@ -42,7 +42,7 @@ class ConnectionBudget(Protocol):
         ...
 
     def request(self, address: str) -> None:
-        """One more permit would be used if it came within a probe's deadline.
+        """Ask for one more permit, which is of use if it comes within a probe's deadline.
 
         The request is renewed while the permit holder wants one.
         """

@@ -1,17 +1,17 @@
-"""Does a mail host still judge? Evidence from its own replies, and controls.
+"""Evidence of whether a mail host still judges: its own replies, and controls.
 
 Some hosts turn after a number of refused recipients. From then on they refuse everybody as
-unknown, or accept everybody. Each single reply reads as usual, so only the sequence can
+unknown, or accept everything. Each single reply reads as usual, so only the sequence can
 tell. An acceptance proves that the refusals before it were true, and a refusal as unknown
 proves the same of the acceptances before it. Where no such reply comes by itself, a control
 is sent: an address that this host accepted, or one that it refused. A reply that contradicts
 the earlier one shows that the host has turned.
 
-Up to the highest count of refusals within COUNTED_S after which the host was seen to judge it is
-trusted: it went on after so many. At a new record each verdict waits for a reply of the other
+The host's record is the highest count of refusals within COUNTED_S after which it was seen to
+judge. Up to its record it is trusted. Beyond it each verdict waits for a reply of the other
 kind. A host that has accepted recipients of other egresses, and none of this one, is not
-trusted from its first refusal: it may refuse everybody who comes this way. Likewise one that
-has refused recipients of others alone. At a host that has accepted nobody yet, a list's
+trusted from its first refusal: it may refuse all recipients of this egress. Likewise one that
+has only refused recipients of others. At a host that has accepted no recipient yet, a list's
 refusals wait for a proof that it judges at all.
 
 Controls belong to the host, not to a session: a name goes out once in an hour, or sooner
@@ -36,7 +36,7 @@ from .replies.rules import Meaning, ReplyMeaning
 from .replies.text import TEXT_MAX
 from .wire import SmtpReply
 
-RECORD_FIRST = 2  # refusals within COUNTED_S that change nothing at any host that we know
+RECORD_FIRST = 2  # refusals within COUNTED_S after which all hosts that we know still judge
 HOUR_S = 3600.0
 COUNTED_S = 6 * HOUR_S  # most hosts count by the hour; those that count for longer turn later
 CHANGED_S = 3600.0  # after a contradiction, unless the host is seen to answer truly before
@@ -47,8 +47,8 @@ ASKED_AGAIN_S = HOUR_S  # the same name does not go out twice within it
 ASKED_MAX = 1_000  # names of controls remembered at one host
 PROOF_AGAIN_S = 60.0  # after a proof of growth that came to nothing
 SAME_PROOF_S = 5.0  # until the same address may prove it again
-UNCONFIRMED_FROM = 3  # refusals of a host that has accepted nobody, from which a list waits
-UNCONFIRMED_S = HOUR_S  # then it is asked once more, and what it says then is told
+UNCONFIRMED_FROM = 3  # refusals of a host that has accepted none, from which a list waits
+UNCONFIRMED_S = HOUR_S  # then the host is asked once more, and that answer counts
 EXCHANGES_MAX = 10_000  # of which egresses compare; the longest unused is removed first
 RECORD_MAX = 4_096  # refusals that are counted
 LEARNED_MAX = 256  # domains whose tests are dropped when the host has changed
@@ -87,16 +87,16 @@ class Known(Struct, frozen=True):
 
 
 class SharedControls(Struct, frozen=True):
-    """What the egresses of an engine saw of each exchange, to be compared with. Bounded.
+    """How each exchange treated the egresses of an engine, for comparison. Bounded.
 
-    By the exchange's name: addresses overlap as the owner of a domain likes.
+    By the exchange's name: the owner of a domain may name addresses of any other host.
     """
 
-    # The latest address that was treated so, by exchange and egress.
+    # By treatment: the latest address that got it, by exchange and egress.
     seen: dict[Treatment, OrderedDict[str, dict[str, Known]]] = field(
         default_factory=lambda: {treatment: OrderedDict() for treatment in Treatment}
     )
-    # How a host treats all since a contradiction, and since when, by exchange.
+    # How a host treats all recipients since a contradiction, and since when, by exchange.
     changed: OrderedDict[str, tuple[Treatment, float]] = field(default_factory=OrderedDict)
 
 
@@ -107,24 +107,24 @@ def _keep_latest(table: OrderedDict[str, Any], exchange: str) -> None:
 
 
 class EgressControls(Struct, eq=False):
-    """The part of one egress, at one of its hosts, in what all of them share."""
+    """The view of one egress, at one of its hosts, on the controls that all egresses share."""
 
     _egress: str
     _of_all: SharedControls
     _exchange: str = ""  # of the recipient that was answered last
 
     def answered_at(self, exchange: str) -> None:
-        """A recipient that came by this exchange is answered."""
+        """A recipient that was sent to this exchange is answered."""
         self._exchange = exchange
 
     def note_seen(self, treatment: Treatment, known: Known) -> None:
-        """An address of this egress was treated so."""
+        """Record how an address of this egress was treated."""
         seen = self._of_all.seen[treatment]
         seen.setdefault(self._exchange, {})[self._egress] = known
         _keep_latest(seen, self._exchange)
 
     def seen_elsewhere(self, treatment: Treatment, now: float) -> list[Known]:
-        """Addresses of other egresses that were treated so."""
+        """Addresses of other egresses that got this treatment."""
         return [
             known
             for egress, known in self._of_all.seen[treatment].get(self._exchange, {}).items()
@@ -135,18 +135,18 @@ class EgressControls(Struct, eq=False):
         ]
 
     def note_changed(self, treatment: Treatment, now: float) -> None:
-        """The host treats all so since a contradiction: it may know us by more than an address."""
+        """The host treats all this way since a contradiction, perhaps at other egresses, too."""
         self._of_all.changed[self._exchange] = treatment, now
         _keep_latest(self._of_all.changed, self._exchange)
 
     def changed_at(self, treatment: Treatment) -> float:
-        """When it began to do so, at any egress; NEVER if it did not."""
+        """When the host began to treat all this way, at any egress; NEVER if it did not."""
         changed, at = self._of_all.changed.get(self._exchange, (None, NEVER))
         return at if changed is treatment else NEVER
 
 
 class KnownAddresses(Struct, eq=False):
-    """The addresses of one host that may be controls, and which of them went out."""
+    """The addresses of one host that may be controls, and which of them were sent."""
 
     _shared: EgressControls | None = None  # what others have seen; None if there is one egress
     kept: dict[Treatment, deque[Known]] = field(
@@ -158,36 +158,36 @@ class KnownAddresses(Struct, eq=False):
     _proof_tried_at: float = NEVER
     proving_until: float = NEVER  # until then a proof of growth is under way
 
-    # -- which there are -----------------------------------------------------------------------
+    # -- which are known -----------------------------------------------------------------------
 
     def add(self, treatment: Treatment, known: Known) -> None:
-        """This one was treated so."""
+        """Keep an address that got this treatment."""
         self.kept[treatment].append(known)
         if self._shared is not None:
             self._shared.note_seen(treatment, known)
 
     def sample(self, mailbox: str, domain: DomainAcceptance, now: float) -> None:
-        """This one was accepted. Of many one is kept, not before `next_sample_at`."""
+        """Keep an accepted address. If many are known: one now and then, by `next_sample_at`."""
         self.next_sample_at = now + SAMPLE_S * (len(self.kept[_ACCEPTED]) >= SAMPLED_FROM)
         self.add(_ACCEPTED, Known(mailbox, domain, now))
 
     def drop(self, control: Known) -> None:
-        """It was answered otherwise than before: its mailbox may be gone."""
+        """Drop an address that was answered otherwise than before: its mailbox may be gone."""
         for known in self.kept.values():
             if control in known:
                 known.remove(control)
         self.next_sample_at = NEVER
 
     def seen_elsewhere(self, treatment: Treatment, now: float) -> list[Known]:
-        """Addresses of other egresses that were treated so."""
+        """Addresses of other egresses that got this treatment."""
         return [] if self._shared is None else self._shared.seen_elsewhere(treatment, now)
 
     # -- which is sent -------------------------------------------------------------------------
 
     def find(self, treatment: Treatment, domain: DomainAcceptance, now: float) -> Known | None:
-        """An address that was treated so before; of this domain, if one of its own is known.
+        """Return an address that got this treatment before, if possible one of this domain.
 
-        None of those that went out within the hour.
+        Those that were sent within the hour are left out.
         """
         usable = [each for each in self.kept[treatment] if self._may_ask(each, now)]
         if not usable:
@@ -201,7 +201,7 @@ class KnownAddresses(Struct, eq=False):
         return now - known.at < KNOWN_S_MAX and now - asked_at >= ASKED_AGAIN_S
 
     def acceptance_free_s(self, now: float) -> float | None:
-        """Seconds until an address that it accepted may go out again; None if it knows none."""
+        """Seconds until an accepted address may be sent again; None if none is known."""
         free_at = [
             max(now, self._asked_at.get(each.mailbox, NEVER) + ASKED_AGAIN_S)
             for each in self.kept[_ACCEPTED]
@@ -210,13 +210,13 @@ class KnownAddresses(Struct, eq=False):
         return min(free_at) - now if free_at else None
 
     def postmaster(self, domain: DomainAcceptance, now: float) -> Known | None:
-        """The one address that a domain must accept (RFC 5321 4.5.1), unless it was asked or refused."""
+        """The one address that a domain must accept (RFC 5321 4.5.1), unless it was sent or refused."""
         known = Known(f"postmaster@{domain.name}", domain, now)
         refused = now - self._postmaster_refused_at < KNOWN_S_MAX
         return None if refused or not self._may_ask(known, now) else known
 
     def asks(self, mailbox: str, now: float) -> None:
-        """This name goes out as a control."""
+        """This name is sent as a control."""
         self._asked_at.pop(mailbox, None)
         self._asked_at[mailbox] = now
         if len(self._asked_at) > ASKED_MAX:
@@ -228,10 +228,10 @@ class KnownAddresses(Struct, eq=False):
         return not was_tried and self.find_proof(domain, now) is not None
 
     def find_proof(self, domain: DomainAcceptance, now: float) -> tuple[Known, bool] | None:
-        """The address whose acceptance shows that the host still judges, and is it a postmaster?
+        """Return an address whose acceptance would show that the host still judges.
 
-        Where each went out within the hour, the one that did so first goes out once more: an
-        acceptance costs nothing, and without it a list would wait for the end of the hour.
+        True with it if it is the domain's postmaster. If each was sent within the hour, the one
+        sent first is sent again: an acceptance costs nothing, and a list need not wait an hour.
         """
         if (known := self.find(_ACCEPTED, domain, now)) is not None:
             return known, False
@@ -249,7 +249,7 @@ class KnownAddresses(Struct, eq=False):
         return min(again, key=lambda each: asked_at.get(each.mailbox, NEVER)), False
 
     def proves(self, now: float, within_s: float) -> None:
-        """A control that shows it is under way."""
+        """A control is under way that may show it."""
         self.proving_until = now + within_s
         self._proof_tried_at = now
 
@@ -274,7 +274,7 @@ class RefusalRecord(Struct, eq=False):
     # The same of those that were not confirmed: it may have refused everybody then.
     _unbelieved: deque[float] = field(default_factory=partial(deque, maxlen=RECORD_MAX))
     # Most refusals within COUNTED_S after which it accepted somebody, and refused somebody.
-    # For requests a control that was refused counts itself: else each one would need another.
+    # For requests a refused control counts, too: else each one would need another.
     in_all: dict[Treatment, int] = field(default_factory=_first_record)
     in_session: dict[Treatment, int] = field(default_factory=_first_record)  # the same in one
     _controlled: int = RECORD_FIRST
@@ -298,7 +298,7 @@ class RefusalRecord(Struct, eq=False):
             self._times.pop()
 
     def add(self, refused_here: int, now: float) -> int:
-        """A recipient was refused as unknown, after so many of its session; returns how many are now."""
+        """A recipient was refused as unknown, after so many in its session. Returns the new count."""
         count = self.count(now)
         self.in_all[_REFUSED] = max(count, self.in_all[_REFUSED])  # it refuses after so many
         self.in_session[_REFUSED] = max(refused_here, self.in_session[_REFUSED])
@@ -309,11 +309,11 @@ class RefusalRecord(Struct, eq=False):
 
     @property
     def took(self) -> int:
-        """Most refusals within COUNTED_S after which it went on judging."""
+        """Most refusals within COUNTED_S after which it still judged."""
         return min(self.in_all.values())
 
     def trust(self, took: int) -> None:
-        """It did so after so many, as another process has seen."""
+        """Another process has seen that it still judged after so many."""
         for treatment, count in self.in_all.items():
             self.in_all[treatment] = max(count, took)
 
@@ -333,7 +333,7 @@ class RefusalRecord(Struct, eq=False):
     # -- does it judge after this many? ----------------------------------------------------------
 
     def is_reached(self, now: float) -> bool:
-        """Is the next refusal beyond what it took before an acceptance?"""
+        """Would the next refusal be more than it gave before an acceptance?"""
         least = self.in_all[_ACCEPTED]
         return len(self._times) + len(self._unbelieved) >= least and self.count(now) >= least
 
@@ -349,13 +349,13 @@ class RefusalRecord(Struct, eq=False):
         return refused > in_session or (len(self._times) > in_all and self._believed(now) > in_all)
 
     def hour_limit(self, now: float) -> int:
-        """How many refusals an hour it takes without turning: it has turned now."""
+        """How many refusals an hour it gives before it turns: it has turned now."""
         in_hour = sum(at > now - HOUR_S for at in self._times)
         return max(1, min(in_hour, self.took) - 1)
 
 
 class HostControls(Struct, eq=False):
-    """What one host's earlier replies allow to be compared with later ones."""
+    """What is known of one host's earlier replies, for comparison with later ones."""
 
     _shared: EgressControls | None = None  # what others have seen; None if there is one egress
     known: KnownAddresses = field(default_factory=KnownAddresses)
@@ -366,7 +366,7 @@ class HostControls(Struct, eq=False):
     _learned: deque[DomainAcceptance] = field(default_factory=partial(deque, maxlen=LEARNED_MAX))
     # When a recipient was treated so, and that was believed.
     seen_at: dict[Treatment, float] = field(default_factory=lambda: dict.fromkeys(Treatment, NEVER))
-    # It has refused UNCONFIRMED_FROM and accepted nobody, or more than its record and nobody since.
+    # It has refused UNCONFIRMED_FROM and accepted none, or more than its record and none since.
     _nobody_since: float | None = None
     _unbelieved_since: float = inf  # a refusal, until it is seen to accept somebody
     changed: Treatment | None = None  # how the host treats all since a contradiction
@@ -388,8 +388,8 @@ class HostControls(Struct, eq=False):
     ) -> None:
         """A recipient was accepted at `now`, after so many refusals of its session: it is believed.
 
-        `of_all`: as everybody is at its domain, so that it proves nothing as a control. `refused`:
-        the refusals before it, where there were more since.
+        `of_all`: its domain accepts every address, so it proves nothing as a control. `refused`:
+        the refusals before it, if there were more since.
         """
         self.seen_at[_ACCEPTED] = max(now, self.seen_at[_ACCEPTED])
         if self._unbelieved_since < inf:
@@ -411,15 +411,15 @@ class HostControls(Struct, eq=False):
     def note_tested(
         self, domain: DomainAcceptance, mailbox: str, acceptance: Acceptance, now: float
     ) -> None:
-        """A test of this domain was answered so."""
+        """A random address of this domain was treated this way."""
         self._learned.append(domain)
         if acceptance is Acceptance.SOME:
             self.known.add(_REFUSED, Known(mailbox, domain, now))
 
     def note_learned(self, domain: DomainAcceptance) -> None:
-        """What a test of this domain has shown so far is dropped when the host has changed.
+        """If the host changes, drop what tests of this domain have shown so far.
 
-        So is what another engine has found, and the refusal of the first of two random names.
+        That includes what other engines found, and the refusal of the first of two random names.
         """
         self._learned.append(domain)
 
@@ -429,13 +429,13 @@ class HostControls(Struct, eq=False):
         self.known.add(_REFUSED, Known(domain.at.unknown_mailbox, domain, now))
 
     def rely(self, takes: int) -> None:
-        """A row of the operators says that it judges after so many. Nothing has shown it."""
+        """A row of the operators says that it judges after so many; no reply has shown it."""
         self.row_takes = max(self.row_takes, takes)
 
     # -- is a verdict believed? ------------------------------------------------------------------
 
     def must_confirm(self, probe: Probe, treatment: Treatment, refused: int, now: float) -> bool:
-        """May the host treat all alike by now, so that this verdict is to be confirmed?
+        """May the host treat all alike by now, so that this verdict must be confirmed?
 
         `refused`: recipients of this session, as unknown.
         """
@@ -454,9 +454,9 @@ class HostControls(Struct, eq=False):
     def is_at_record(
         self, treatment: Treatment, refused: int, now: float, *, of_list: bool
     ) -> bool:
-        """The same of a random address, where the host has not changed."""
+        """The same for a random address, if the host has not changed."""
         other = treatment.opposite
-        # It has treated recipients of other egresses in the other way, and none of this one.
+        # It has treated recipients of other egresses the other way, and none of this one.
         treats_others_only = self.seen_at[other] == NEVER and self.known.seen_elsewhere(other, now)
         return (
             bool(treats_others_only)
@@ -473,22 +473,22 @@ class HostControls(Struct, eq=False):
         self._unbelieved_since = min(at, self._unbelieved_since)
 
     def note_unconfirmed(self, now: float) -> None:
-        """It refused more than ever before an acceptance, and nothing was left to compare with."""
+        """It refused more than ever before an acceptance, and no control was left to confirm it."""
         if self._nobody_since is None or now - self._nobody_since >= KNOWN_S_MAX:
             self._nobody_since = now
 
     def unconfirmed_s(self, now: float) -> float:
-        """Seconds that a list waits until what a host that accepts nobody says is told; 0: no longer."""
+        """Seconds until a list reports the refusals of a host that has accepted none; 0: now."""
         since = self._nobody_since
         return 0.0 if since is None else max(0.0, since + UNCONFIRMED_S - now)
 
     def note_seen(self, treatment: Treatment) -> None:
-        """The host treated a recipient so: it does not treat all in the other way any more."""
+        """The host treated a recipient this way, so it no longer treats all the other way."""
         if self.changed is not None and self.changed is not treatment:
             self.changed = None
 
     def is_doubted(self, treatment: Treatment, now: float) -> bool:
-        """Did the host begin to treat all so, and was it not seen to judge since?"""
+        """Did the host begin to treat all this way, and was it not seen to judge since?"""
         at = self.changed_at if self.changed is treatment else NEVER
         if self._shared is not None:
             at = max(at, self._shared.changed_at(treatment))
@@ -507,11 +507,11 @@ class HostControls(Struct, eq=False):
         )
 
     def contradict(self, control: Known, treatment: Treatment, now: float) -> int | None:
-        """The control was treated so this time, unlike before: drop what was learned.
+        """The control was treated this way, unlike before: drop what was learned.
 
         The control is dropped, too: its mailbox may be gone, or its domain accept all by now.
-        Returns how many refusals an hour the host takes without turning; None where it was not
-        seen to judge since the contradiction before: that it goes on says nothing of a limit.
+        Returns how many refusals an hour the host gives before it turns; None if it was not
+        seen to judge since the contradiction before: a state that persists shows no limit.
         """
         goes_on = self.changed is treatment
         self.changed, self.changed_at = treatment, now
@@ -533,7 +533,7 @@ class HostControls(Struct, eq=False):
         """Was a random address refused in the host's own words for an unknown user?
 
         These are the words in which it refused a listed address, of this domain or else the
-        latest of another. Where it has refused none, they must state that there is no such user.
+        latest of another. If it has refused none, they must state that there is no such user.
         """
         if reply.code < 500 or reading.meaning not in (Meaning.NO_MAILBOX, Meaning.DISABLED):
             return False
@@ -556,7 +556,7 @@ PLAIN_RULES = frozenset(
 
 
 def wording(reply: SmtpReply, mailbox: str) -> str:
-    """The words of a reply to this recipient, without what varies from one to the next."""
+    """The words of a reply to this recipient, without what varies between recipients."""
     text = " ".join(reply.lines)[:TEXT_MAX].lower()
     return alike(reply.code, _without_name(text, mailbox.rpartition("@")[0].lower()))
 

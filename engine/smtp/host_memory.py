@@ -91,7 +91,7 @@ class HostMemory(Struct, eq=False):
         return True
 
     def back_off_name(self, name: str, backoff: HostBackoff, cause: Cause) -> bool:
-        """The same of an exchange name."""
+        """Another engine backs off from this exchange name; False if this one does for as long."""
         if backoff.until <= self.name_backoff_until(name):
             return False
         self._names[name] = (backoff, cause)

@@ -142,7 +142,7 @@ class RecipientLimits(Struct, eq=False):
         return bool(self._shown_by(refusal))
 
     def is_of_connection(self, refusal: str) -> bool:
-        """Did this refusal show a limit of the connection before, and none of the transaction?"""
+        """Did this refusal show a limit of the connection before, but not one of the transaction?"""
         shown = self._shown_by(refusal)
         return Scope.CONNECTION in shown and Scope.TRANSACTION not in shown
 
@@ -169,7 +169,7 @@ class RecipientLimits(Struct, eq=False):
         self.update(now)
 
     def is_own(self, refusal: str, now: float) -> bool:
-        """Does this refusal speak of its recipient, wherever it comes?"""
+        """Does this refusal speak of its recipient, whatever its position?"""
         return now < self._own.get(refusal, 0.0) or (
             len(self._own) >= OWN_MAX and all(now < until for until in self._own.values())
         )

@@ -26,7 +26,7 @@ from .tolerance.limits import RefusalLimits
 # What follows a brand in a host's first label: -com, -fr, -co-uk, -com-br
 BRAND_ENDING = re.compile(r"-(?:[a-z]{2,3}|com?-[a-z]{2})")
 
-OTHERS = "other"  # hosts of an operator and a software that no row names
+OTHERS = "other"  # hosts whose operator and software are in no row
 
 SUFFIX_LABEL_MAX = 3  # letters of the second label of a public suffix, as in co.uk and com.br
 IDS_MAX = 10_000  # some MB; a list's domains share far fewer hosts
@@ -81,7 +81,7 @@ class MailOperators(Struct, eq=False):
         return None
 
     def id_of(self, host: str) -> str:
-        """The id of this host's operator; OTHERS if it is none that we know. Called for each address."""
+        """The id of this host's operator; OTHERS if it is not known. Called for each address."""
         known = self._ids.get(host)
         if known is None:
             site = self.find(host)
@@ -143,7 +143,7 @@ def _limits(row: dict[str, Any] | None) -> RefusalLimits | None:
 
 
 def is_own_server(exchange: str, domain: str) -> bool:
-    """Does the exchange of this name stand below the registrable domain of the mail domain?"""
+    """Is the exchange's name at or below the registrable domain of the mail domain?"""
     if exchange == domain or exchange.endswith(f".{domain}"):
         return True
     parent = domain.partition(".")[2]

@@ -91,7 +91,7 @@ class Pairing:
         self._new: list[str] = []  # not added to it yet: few replies contain a name
         self._quoted = False  # a local part is quoted: it may contain another address
         self.add = self._new.append  # call it with each mailbox sent in RCPT
-        # The latest reply that names nobody. Hosts repeat themselves, and the reader then
+        # The latest reply that names no recipient. Hosts repeat themselves, and the reader then
         # returns the same object.
         self.nameless: SmtpReply | None = None
 

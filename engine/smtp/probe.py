@@ -4,8 +4,8 @@ A `Probe` is one address in layer 4. It is settled exactly once, by the first of
 reply, a failure with nothing left to try, its deadline, or its caller abandoning it.
 Later events do not change a settled probe.
 
-What is asked is the probe itself, which never changes. What becomes of it stands in its parts:
-its clock, its target, its attempts, the objections to it, and its result.
+The probe itself is the question, which never changes. Its state is in its parts: its clock, its
+target, its attempts, the objections to it, and its result.
 """
 
 from collections.abc import Callable, Iterable
@@ -53,7 +53,7 @@ AWAITS_EGRESS = Cause(
 
 
 class RecordedSession(Protocol):
-    """The conversation of which notes are taken."""
+    """The conversation that a probe's notes record."""
 
     def unanswered(self, recipient: str) -> Iterable[tuple[float, bool, str]]:
         """The lines sent for this recipient, or for all, that have no reply yet."""
@@ -74,7 +74,7 @@ class ProbeNotes(msgspec.Struct, eq=False):
     awaited: str = ""  # the recipient, as long as `session` has not replied to it
 
     def follow(self, session: RecordedSession, recipient: str, lines: int) -> None:
-        """This conversation is the latest; so many lines of its preamble are here by now."""
+        """Record this conversation from now on; so many lines of its preamble are here already."""
         self.session, self.session_lines, self.awaited = session, lines, recipient
 
     def note_answered(self) -> None:
@@ -106,14 +106,14 @@ class ProbeNotes(msgspec.Struct, eq=False):
         ]
 
 
-# Two of the five parts hold nothing that leads back to them: untracked, they are made in half the time.
+# Two of the five parts cannot be in a reference cycle: without gc they are made in half the time.
 class ProbeClock(msgspec.Struct, eq=False, gc=False):
     """The overall deadline of a probe, which stands still while its clock is stopped; see `turn`."""
 
     deadline: float = float("inf")  # trio's clock; infinite while it does not run
     stopped_at: float | None = None  # since then it is stopped
     left_s: float = 0.0  # when it was stopped
-    # Not counted: for so long it was stopped, or it ran before it began anew.
+    # Seconds that do not count: it was stopped, or ran before it began anew.
     stopped_s: float = 0.0
 
     def start(self, now: float, overall_s: float) -> None:
@@ -124,7 +124,7 @@ class ProbeClock(msgspec.Struct, eq=False, gc=False):
         self.deadline = now + overall_s
 
     def stop(self, now: float) -> None:
-        """It does not run until start()."""
+        """Stop it until start()."""
         self.left_s, self.deadline, self.stopped_at = self.deadline - now, float("inf"), now
 
     def end(self, now: float) -> None:
@@ -141,7 +141,7 @@ class ProbeTarget(msgspec.Struct, eq=False):
     place: int = -1  # of the exchange being tried
     egress: Any = None  # that asks: its mail hosts (egress.hosts.EgressHosts)
     egresses_tried: tuple[str, ...] = ()  # they were refused, or could not connect
-    # The egress whose host refused or deferred it, while it has accepted nobody who came this way.
+    # The egress whose host refused or deferred it, and has accepted no recipient of that egress.
     doubted: str = ""
     host: Any = None  # at which it waits or is sent (host.Host); None: at none now
     domain: Any = None  # its domain at the latest host (catchall.DomainAcceptance)
@@ -158,11 +158,11 @@ class ProbeTarget(msgspec.Struct, eq=False):
         return self.exchanges[place] if place < len(self.exchanges) else None
 
     def try_exchange(self, place: int) -> None:
-        """This exchange is tried."""
+        """Try this exchange."""
         self.place = place
 
     def prefer_next_exchange(self) -> None:
-        """The next exchange is tried in the place of the present one, and that after it."""
+        """Try the next exchange first, and the present one after it."""
         place = self.place
         self.exchanges = self.exchanges.copy()  # it is shared
         following = self.exchanges[place + 1], self.exchanges[place]
@@ -173,7 +173,7 @@ class ProbeTarget(msgspec.Struct, eq=False):
         self.host, self.domain = host, domain
 
     def leave_host(self) -> None:
-        """It is no longer its host's, if it was at one."""
+        """Leave the host at which it waits or is sent, if there is one."""
         if self.host is not None:
             self.host.load.leave()
             self.host = None
@@ -204,11 +204,11 @@ class ProbeAttempts(msgspec.Struct, eq=False, gc=False):
         self.addresses += 1
 
     def begin_conversation(self) -> None:
-        """A connection is used for its sake, and it is not sent itself."""
+        """A connection is used on its behalf, but the probe is not sent."""
         self.conversations += 1
 
     def undo(self) -> None:
-        """It is sent again, and did not cause that."""
+        """Do not count the latest attempt: the probe did not cause its failure."""
         self.conversations -= 1
         self.addresses -= 1
 
@@ -233,7 +233,7 @@ class ProbeAttempts(msgspec.Struct, eq=False, gc=False):
         self.cause = cause
 
     def note_cause(self, cause: Cause | None) -> None:
-        """An exchange has failed; None: what it waited for is there."""
+        """An exchange has failed with this cause; None: the probe waits no longer."""
         self.cause = cause
 
 
@@ -241,17 +241,17 @@ class Objections(msgspec.Struct, eq=False):
     """Refusals of a recipient that may have been for a limit, or for the sender, and not its own."""
 
     count: int = 0
-    # That of the latest of them, if it was for no limit, and how it reads.
+    # The verdict by the latest of them, if that was not a limit.
     verdict: tuple[Outcome, ReplyMeaning] | None = None
     words: str = ""  # of that refusal (limits.alike())
     sender_refused_by: Any = None  # the host that refused one kind of sender for it
 
     def add(self) -> None:
-        """It was refused, perhaps because of a limit."""
+        """Count a refusal that may be a limit."""
         self.count += 1
 
     def add_refusal(self, outcome: Outcome, reading: ReplyMeaning, words: str) -> None:
-        """It was, as it seems; this is the verdict if it was not."""
+        """Count a refusal that seems to be a limit, with the verdict if it was not one."""
         self.count += 1
         self.verdict, self.words = (outcome, reading), words
 
@@ -267,7 +267,7 @@ class ProbeResult(msgspec.Struct, eq=False):
     outcome: Outcome | None = None
     rule: str = ""
     accepted: bool = False  # by RCPT; only the catch-all test is pending
-    # Its host accepted it and is watched: what it gets if no control is answered in time.
+    # Its host accepted it and is watched: the outcome if no control is answered in time.
     unconfirmed: tuple[Outcome, str] | None = None
     # When it was accepted by a host that had refused more than ever before, and was not seen to
     # refuse since; inf: only its own session can show that.
@@ -276,8 +276,8 @@ class ProbeResult(msgspec.Struct, eq=False):
     refused: tuple[Outcome, str] | None = None
     refused_by: Any = None
     refused_at: float = 0.0
-    retry_s: float | None = None  # the host may answer after so many seconds, from its verdict on
-    takes: int = 0  # refusals that it takes in ten minutes, where that is why
+    retry_s: float | None = None  # seconds from the verdict until the host may answer
+    takes: int = 0  # refusals that it takes in ten minutes, if that is the cause
     successor: "Probe | None" = None  # by which another egress asks for the address
 
     def accept(self, rule: str) -> None:
@@ -293,11 +293,11 @@ class ProbeResult(msgspec.Struct, eq=False):
         self.refused, self.refused_by, self.refused_at = (outcome, rule), host, at
 
     def note_record(self, at: float | None) -> None:
-        """It is accepted, by a host that may accept everybody by now; None: it was seen to judge."""
+        """Its host accepted it, and may accept everything by now; None: it was seen to judge."""
         self.of_record = at
 
     def retry_after(self, wait_s: float, takes: int = 0) -> None:
-        """It is not answered now: its host may answer after `wait_s`.
+        """It gets no answer now: its host may answer after `wait_s`.
 
         `takes`: it waits because the host takes so many refusals in ten minutes.
         """
@@ -313,7 +313,7 @@ class ProbeResult(msgspec.Struct, eq=False):
 
 
 class Probe(msgspec.Struct, frozen=True, eq=False):
-    """One address that one account asks about: what is asked never changes, its state is in parts."""
+    """One address that one account asks about. The question never changes; its state is in parts."""
 
     mailbox: str  # as sent in RCPT
     domain: str
@@ -326,9 +326,9 @@ class Probe(msgspec.Struct, frozen=True, eq=False):
     # Of a list: it is not hedged, and waits without a clock for a permit of its host and, once
     # accepted, for its domain's test.
     deferred_start: bool = False
-    # It waits longer, and at a host that was slow for each reply: see patience.
+    # Its deadline is longer, and that of each reply at a host that was slow: see patience.
     patient: bool = False
-    patience_s: float = 0.0  # so long its list may still wait for what its host takes
+    patience_s: float = 0.0  # how long its list may still wait for its host's tolerance
     clock: ProbeClock = msgspec.field(default_factory=ProbeClock)
     attempts: ProbeAttempts = msgspec.field(default_factory=ProbeAttempts)
     objections: Objections = msgspec.field(default_factory=Objections)
@@ -340,12 +340,12 @@ class Probe(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def has_patience(self) -> bool:
-        """Is it of a list that may come back for it?"""
+        """Is it of a list that may ask again later?"""
         return self.deferred_start and self.patience_s > 0
 
     @property
     def kind(self) -> Kind:
-        """What it costs at its host; nothing, if that has accepted it."""
+        """What it costs at its host; nothing if the host has accepted it before."""
         if self.result.accepted:
             return Kind.CONTROL
         return Kind.LIST if self.deferred_start else Kind.REQUEST

@@ -158,9 +158,9 @@ class Probing:
     def _pass_on(
         self, relief: EgressRelief, probe: Probe, outcome: Outcome, rule: str, relieved: Relieved
     ) -> Probe:
-        """Another egress asks again: return its probe, which has the place and the deadline of this.
+        """Another egress asks again: return its probe, which takes over place and deadline.
 
-        For the sessions that still have it, this probe is settled: with this outcome.
+        For the sessions that still have it, the former probe is settled with this outcome.
         """
         if probe.clock.stopped_at is not None:
             self.turn.count_places([probe])
@@ -267,7 +267,7 @@ class Probing:
         probe.attempts.note_cause(cause)
         if cause.outcome is Outcome.TIMED_OUT and probe.target.host is not None:
             probe.target.host.times.note_slow()
-        # A backup would not judge in its place.
+        # A backup exchange could not judge in its place.
         final = cause.outcome not in UNANSWERED or cause.rule == BAN_RULE
         if final or probe.attempts.exhausted:
             self.settle(probe, cause.outcome, cause.rule)
@@ -320,7 +320,7 @@ class Probing:
         cause = cause_without_address(answer, egress.network.of_family)
         if probe.notes is not None:
             probe.notes.tried.append(ConnectionAttempt(name, None, cause.words))
-        # The cause of an exchange that was tried says more than of one that could not be.
+        # The cause of an exchange that was tried says more than that of an untried one.
         if probe.attempts.cause in NEVER_TRIED:
             probe.attempts.note_cause(cause)
         return False
@@ -357,7 +357,7 @@ def _of_accepted(probe: Probe, outcome: Outcome, rule: str) -> tuple[Outcome, st
 
 
 def _of_unanswered(probe: Probe, outcome: Outcome, rule: str) -> tuple[Outcome, str]:
-    """The verdict of a probe without an answer: by what kept it from one, if that is known."""
+    """The verdict of a probe without an answer: by its cause, if that is known."""
     before, egress = probe.objections.verdict, probe.target.egress
     if before is not None and before[0] is not Outcome.UNDELIVERABLE:  # which is to be proved
         return before[0], before[1].rule  # it was sent again only because of a limit

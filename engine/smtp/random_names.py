@@ -14,7 +14,7 @@ from enum import Enum
 from msgspec import Struct, field
 
 # What follows such a mark is chosen freely, and what stands before it is a prefix. One of more
-# characters is no prefix that a host would look for.
+# characters is not a prefix that a host would look for.
 _PREFIX = re.compile(r".[^-_+=]{0,22}[-_+=]")
 DIGITS = 13  # 43 bits: a host that accepts any number accepts so many digits, too
 
@@ -40,7 +40,7 @@ def shape_of(local: str) -> Shape:
 
 
 def _prefix_of(local: str) -> str:
-    """What stays of a local part with a prefix; empty if it has none."""
+    """The prefix of a local part, which a random name keeps; empty if it has none."""
     found = _PREFIX.match(local)
     return found[0].lower() if found and local.isascii() else ""
 
@@ -72,7 +72,7 @@ class _Chance(Struct, eq=False):
 
 
 def random_local(model: str = "", variant: int = 0) -> str:
-    """Return a local part of the shape of `model`, that nobody has.
+    """Return a local part of the shape of `model` that does not exist.
 
     `variant` 1 is of another shape: two initials, a surname and two digits, or without a model
     that is dotted a dotted one.

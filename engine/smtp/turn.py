@@ -1,9 +1,9 @@
 """The probes under way by all egresses, and the end of each step: reports, admissions, notices.
 
-A step is what happens at once: a session's effects are applied, a deadline passes, a stream
-submits. Nothing is called back meanwhile: what the step settles and frees is only marked here,
-however often. Whoever takes a step then runs the turn, which ends when nothing is marked. What a
-turn calls may submit more: that is marked as well, and follows in the same turn.
+A step is one event: a session's effects are applied, a deadline passes, a stream submits. Nothing
+is called back meanwhile: what the step settles and frees is only marked here. After the step its
+caller runs the turn, which ends when nothing is marked. Calls of a turn may submit more: that is
+marked as well, and follows in the same turn.
 
 `probes_max` is a limit of the process: an address that goes from one egress to another keeps its
 place and its deadline.
@@ -28,7 +28,7 @@ OTHERS_TIMES = 4  # so that they may grow at once
 
 
 class ClockedProbes(Protocol):
-    """What a turn and its clocks begin; implemented by probing.Probing."""
+    """Starts and expires probes for a turn; implemented by probing.Probing."""
 
     def next_exchange(self, probe: Probe) -> None: ...
     def expire(self, probe: Probe) -> None: ...
@@ -103,13 +103,13 @@ class Deadlines(Struct, eq=False):
 
 
 class ListPlaces:
-    """The share of the places that a list may take: all that are free, but those that others need.
+    """The share of the places that a list may take: all free ones, but those that others need.
 
     One place in KEPT is for requests alone, whose clocks run while they wait. An account's lists
     may have FREE_TIMES as many places as are free beside them (dynamic thresholds, Choudhury and
-    Hahne, 1998): one account alone fills nineteen of twenty, and what it gives back when another
-    account comes it does not take again until both have the same. A place of a patient pass may
-    be taken for a minute: beyond half of the places it leaves OTHERS_TIMES as many as others use.
+    Hahne, 1998): one account alone fills nineteen of twenty. When another account comes, places
+    that become free go to it until both have the same number. A place of a patient pass may be
+    taken for a minute: beyond half of the places it leaves OTHERS_TIMES as many as others use.
     """
 
     __slots__ = ("_half", "_held", "_most")
@@ -216,7 +216,7 @@ class Turn(Generic[AnyHost]):
         return room
 
     def begin(self, probes: Sequence[Probe]) -> None:
-        """These, of one stream, are submitted: their clocks begin."""
+        """Submit these probes of one stream: their clocks begin."""
         if probes:
             self.clocks[probes[0].patient].begin(probes)
             if probes[0].deferred_start:
@@ -243,25 +243,25 @@ class Turn(Generic[AnyHost]):
                 self._probes.next_exchange(probe)
 
     def leave_places(self, probes: Iterable[Probe]) -> None:
-        """These do not count as under way while they wait for what others have."""
+        """Stop counting these as under way: they wait for what others have."""
         self._admitted.difference_update(probes)
         self._has_places |= self._list_waits
         self.is_due = True
 
     def count_places(self, probes: Iterable[Probe]) -> None:
-        """These wait no more: their clocks begin anew."""
+        """Count these again: they wait no longer, and their clocks begin anew."""
         for probe in probes:
             self.clocks[probe.patient].begin((probe,))
         self._admitted.update(probes)
 
     def stop_clocks(self, probes: Iterable[Probe]) -> None:
-        """These wait, however long, for what is not theirs to speed up."""
+        """Stop the clocks of these: they wait for something beyond their control."""
         for probe in probes:
             if probe.result.outcome is None and probe.clock.stopped_at is None:
                 self.clocks[probe.patient].stop(probe)
 
     def restart_clock(self, probe: Probe) -> None:
-        """It waits no more: its clock begins anew."""
+        """The probe waits no longer: its clock begins anew."""
         if probe.result.outcome is None and probe.clock.stopped_at is not None:
             self.clocks[probe.patient].begin((probe,))
 
@@ -272,7 +272,7 @@ class Turn(Generic[AnyHost]):
         self._admitted.add(successor)
 
     def hold(self, probe: Probe, cause: Cause) -> None:
-        """It waits before all queues, and has no place meanwhile; a list's clock is stopped.
+        """Hold the probe before all queues, without a place; a list's clock is stopped.
 
         If its clock ends first, it is settled with this cause.
         """
@@ -282,7 +282,7 @@ class Turn(Generic[AnyHost]):
         self.leave_places((probe,))
 
     def go_on(self, probe: Probe) -> None:
-        """It waits no more."""
+        """The probe is not held any longer."""
         probe.attempts.note_cause(None)
         self.restart_clock(probe)
 
@@ -309,7 +309,7 @@ class Turn(Generic[AnyHost]):
     def hold_back(self, host: AnyHost, count: int) -> None:
         """`count` probes have a reply and wait for its proof: others may begin in their place.
 
-        If it is negative, so many of them are settled or queued again.
+        A negative `count`: so many of them are settled or queued again.
         """
         self._awaiting_proof += count
         if count > 0:

@@ -349,7 +349,7 @@ class SmtpState(msgspec.Struct, eq=False):
         self.stage, self.offer, self.secure = Stage.HELLO, NO_OFFER, True
 
     def close(self) -> None:
-        """The server closes, or what it sent is no SMTP: no command may follow, QUIT neither."""
+        """The server closes, or does not speak SMTP: no command may follow, not even QUIT."""
         self.stage = Stage.CLOSED
 
     def fail(self) -> None:
@@ -551,7 +551,7 @@ class Conversation:
         self.now = self.received_at = now
 
     def _end(self) -> None:
-        """What came is no SMTP: no command may follow, QUIT neither."""
+        """The server does not speak SMTP: no command may follow, not even QUIT."""
         self.state.close()
         self._ahead = Stage.CLOSED
 

@@ -23,7 +23,7 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def cause(self) -> VerdictCause:
-        """The cause, as far as the result tells it where nothing else is known."""
+        """The cause, as far as the result's own fields show it."""
         return self.known_cause or cause_by_result(self.verdict)
 
     @property

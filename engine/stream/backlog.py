@@ -17,9 +17,9 @@ NewProbe = Callable[[Verification, int], Probe]  # with how many of its backlog 
 
 
 class Backlog:
-    """Verifications by the host that they wait for, which is their first that can be asked now.
+    """Verifications by the host that they wait for: the first of theirs that can be asked now.
 
-    What it submits may be settled at once; the caller runs the turn.
+    Probes that it submits may be settled at once; the caller runs the turn.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Backlog:
     # -- releasing ----
 
     def release_due(self) -> None:
-        """Submit what has gathered since the last call, host by host, so that it shares writes."""
+        """Submit what is due since the last call, host by host, so that it shares writes."""
         while self._due:
             self._release(self._due.popitem()[0])
 
@@ -103,7 +103,7 @@ class Backlog:
                 break
 
     def check_backoffs(self) -> None:
-        """Release what waited for the end of a back-off; look elsewhere while one lasts."""
+        """Release verifications whose host's back-off has ended; look elsewhere for the others."""
         for pool in list(self._by_pool):
             if pool.rest.worth_waiting_for(self._now()):
                 waiting = self._by_pool.pop(pool, deque())
@@ -113,7 +113,7 @@ class Backlog:
                 self._release(pool)
 
     def try_last_hosts(self) -> None:
-        """If only hosts that failed a moment ago are left, try them at once a second time, and end.
+        """If only hosts that failed a moment ago are left, try them once more, at once, and end.
 
         Waiting for them is worth its time only while there is something else to do.
         """
@@ -125,7 +125,7 @@ class Backlog:
             self._release(pool, at_end=True)
 
     def _release(self, pool: Host, *, at_end: bool = False) -> None:
-        """Submit as much of what waits for the pool as the host and the places have room for."""
+        """Submit as many as the host and the places have room for."""
         waiting = self._by_pool.get(pool)
         if waiting is None or (room := self._room_at(pool, waiting, at_end=at_end)) <= 0:
             return
@@ -187,7 +187,7 @@ class Backlog:
         return pool.load.room(len(waiting), self._options.account, patience_s, at_end=at_end)
 
     def _is_elsewhere(self, choice: EgressChoice, pool: Host, verification: Verification) -> bool:
-        """Is another egress than the pool's to ask for the domain by now?"""
+        """Does another egress than the pool's ask about the domain by now?"""
         if not choice.is_withdrawn(pool, verification.domain):
             return False
         assert verification.route is not None

@@ -33,8 +33,8 @@ from ..smtp.tolerance.hosts import Attach
 from .own_rules import OWN_RULES
 from .submission_turns import SubmissionTurns
 
-# What a reply needs is compiled as it is read. A command for a few addresses ends before this, and
-# saves the rest; a list or a service compiles that before a verdict of its first hosts is due.
+# The patterns for a reply are compiled when it is read. A command for a few addresses ends before
+# this, and saves the rest; a list or a service compiles them before the first verdicts are due.
 COMPILE_AFTER_S = 1.0
 
 
@@ -115,10 +115,10 @@ async def open_engine(
     notified of what the engine does. `permits` limits the connections to one IP address
     where several processes share the limit of the settings. `egress_control` says what may
     leave by the egresses of the settings, and `dial_by` replaces the network of each, as
-    `dial` does that of all. `exchange` carries what this engine learns to others, and theirs
-    to this one. `refusals` leases the refusals that mail hosts take from several processes
-    together, and keeps what was learned of hosts; or it gives each host what is known of its
-    name. `computed_s` is the processor time of this thread: see SubmissionTurns.
+    `dial` does that of all. `exchange` carries facts between this engine and others.
+    `refusals` leases the refusals that mail hosts take from several processes together, and
+    keeps what was learned of hosts; or it gives each host what is known of its name.
+    `computed_s` is the processor time of this thread: see SubmissionTurns.
     """
     rng = rng or random.Random()
     own = settings.own_lists

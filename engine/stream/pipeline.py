@@ -2,7 +2,7 @@
 
 A `Verification` is one address on its way through them. Each step is synchronous: it
 decides, or leaves what the next layer needs. So a thousand addresses of a domain can
-share one look-up and one conversation. What the first layers decide needs no stream:
+share one look-up and one conversation. Decisions of the first layers need no stream:
 `known_answers()` and `paused_among()` take the same steps.
 """
 
@@ -56,7 +56,7 @@ class Verification(msgspec.Struct, eq=False):
     exchanges: list[MailExchange] | None = None  # in the order to try, if not the route's
     probe: Probe | None = None
     notes: ProbeNotes | None = None
-    bounced: str | None = None  # who told that mail to it came back, and when
+    bounced: str | None = None  # who reported that mail to it came back, and when
     outcome: Outcome | None = None
     rule: str = ""  # one of deciding_rules()
     why: object = None  # details in words, where the id of the rule is not enough
@@ -237,7 +237,7 @@ class StreamDomains(msgspec.Struct, eq=False):
         return snapshot
 
     async def look_up(self, domain: str) -> RouteAnswer:
-        """The route; of a list, layer 4 then knows the addresses that it needs first as well."""
+        """Look up the route; for a list also the addresses that layer 4 needs first."""
         routes, account = self._engine.routes, self._options.account
         is_list = self._options.deferred_start
         answer = await routes.find(domain, account, deferred_start=is_list)
@@ -353,8 +353,8 @@ async def paused_among(
 ) -> frozenset[int]:
     """Return the positions of texts that open_answers() would answer `paused`.
 
-    It looks up the exchanges of domains that may be paused, patiently, as for a list; where that
-    fails, the address is none of them. At most a few hundred texts: they are looked up at once.
+    It looks up the exchanges of domains that may be paused, patiently, as for a list; if that
+    fails, the address is left out. At most a few hundred texts: they are looked up at once.
     """
     pauses = engine.pauses
     if not pauses.value or not engine.settings.asks_hosts:

@@ -218,7 +218,7 @@ class _Scheduler:
             self._check_end()
 
     def _check_end(self) -> None:
-        """End the answers after the last one; do not wait for hosts where there is nothing else to do."""
+        """End the answers after the last one; do not wait for hosts if only they are left."""
         if not self._open:
             self.answers.end()
         elif self._backlog is not None and self._backlog.held == len(self._open):
@@ -265,7 +265,7 @@ class _Scheduler:
     # -- layer 4 -----------------------------------------------------------------------------
 
     def _release_due(self) -> None:
-        """Submit what has gathered since the last call, host by host, so that it shares writes."""
+        """Submit the probes since the last call, host by host, so that they share writes."""
         if self._batches:
             batches, self._batches = self._batches, {}
             for pool, probes in batches.items():
@@ -322,7 +322,7 @@ class _Scheduler:
             self._nursery.start_soon(self._answer_paused)
 
     async def _answer_paused(self) -> None:
-        """Answer what is paused by now and under way, in steps: there may be 20,000 of it."""
+        """Answer addresses under way that are paused by now, in steps: there may be 20,000."""
         pauses = self._engine.pauses
         held = [] if self._backlog is None else self._backlog.remove_paused()
         for number, verification in enumerate([*held, *self._open.values()]):
@@ -372,9 +372,9 @@ async def open_answers(
     quick has 10 s for each reply and 60 s in all, on few connections.
     Without `asks_hosts` no mail host is asked. `bounced` has mailboxes, in lower case, that
     mail came back from, with how that is known: they are not asked about. `patience_s`
-    is how long a list waits for what mail hosts take: what a host does not take now is answered
-    with the seconds after which it may be asked again (`Answer.retry_s`), and the host is not
-    pressed to take more as long as the patience allows for it. Leaving the block cancels what
+    is how long a list waits for the tolerance of mail hosts: an address that a host does not take
+    now is answered with the seconds after which it may be asked again (`Answer.retry_s`), and the
+    host is not pressed to take more while the patience allows that. Leaving the block cancels what
     is unfinished.
     """
     options = StreamOptions(

@@ -7,7 +7,7 @@ stream submits at a time, one step, and the loop runs once before the next one d
 accounts take turns (round-robin, as Postfix's SCHEDULER_README has it for destinations).
 
 While several accounts are active, steps are also spaced, so that this thread computes for at
-most BUSY_MAX of the time: a queue whose server is saturated makes everybody wait. An account
+most BUSY_MAX of the time: a queue whose server is saturated makes all wait. An account
 that is alone is never slowed down.
 """
 
@@ -39,7 +39,7 @@ class SubmissionTurns:
         self._computed_at = 0.0  # and this thread's processor time then
 
     def of(self, account: str) -> "SubmissionTurn":
-        """Return what one stream of `account` submits with."""
+        """Return the turn with which one stream of `account` submits."""
         return SubmissionTurn(self, account)
 
     def note_active(self, account: str) -> None:

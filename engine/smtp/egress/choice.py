@@ -107,7 +107,7 @@ class EgressChoice:
         return not way.standing.has_failed and self.control.state(way.name) == "active"
 
     def awaits_addresses(self, way: Way) -> bool:
-        """Could it ask, if it had addresses of the day, which it may have in a moment?"""
+        """Could it ask, but for its addresses of the day, and may it get more in a moment?"""
         return (
             way.spent_until > self._now()
             and self._is_able(way)

@@ -42,7 +42,7 @@ class HeldProbes(Struct, eq=False):
 
     @property
     def is_due(self) -> bool:
-        """Does any wait, and has an egress perhaps addresses again?"""
+        """Does any wait, and may an egress have addresses again?"""
         return len(self) > 0 and self._now() >= self._again_at
 
     def hold(self, probe: Probe) -> None:
@@ -51,7 +51,7 @@ class HeldProbes(Struct, eq=False):
         self._turn.hold(probe, AWAITS_EGRESS)
 
     def release(self) -> None:
-        """Let those go on that an egress may ask about by now; settle what none may in a moment."""
+        """Start the probes that an egress may ask about by now; settle those without any egress."""
         for probe, way in self._released():
             if way is None:
                 self._settle(probe, Outcome.NO_EGRESS, NO_EGRESS_RULE)
@@ -60,12 +60,12 @@ class HeldProbes(Struct, eq=False):
                 self._queue_by(way.hosts, probe)
 
     def room_freed(self, host: Host | None) -> None:
-        """A host has room: what is held has waited longer than what lists hold back."""
+        """A host has room: held probes have waited longer than those that lists hold back."""
         if host is not None and self.is_due:
             self.release()
 
     async def keep(self) -> None:
-        """Let them go on as egresses have addresses again. Runs until cancelled."""
+        """Start them as egresses get addresses again. Runs until cancelled."""
         while True:
             if not len(self):
                 self._any = trio.Event()
@@ -82,7 +82,7 @@ class HeldProbes(Struct, eq=False):
         self._any.set()
 
     def _released(self) -> Iterator[tuple[Probe, Way | None]]:
-        """Those that an egress may ask about by now, each with it; None: no egress may in a moment."""
+        """Those that an egress may ask about by now, each with it; None: no egress will."""
         kept: list[Probe] = []
         try:
             while len(kept) < IN_VAIN_MAX and not self._is_in_vain():
@@ -111,7 +111,7 @@ class HeldProbes(Struct, eq=False):
         return None
 
     def _drop_settled(self) -> None:
-        """Drop those whose time has passed or whose caller has gone: nothing may be granted for hours."""
+        """Drop those that are late or abandoned, since a grant may take hours."""
         now = self._now()
         if now < self._dropped_at + DROPPED_EVERY_S:
             return

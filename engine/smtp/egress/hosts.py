@@ -1,7 +1,7 @@
 """The mail hosts as one egress knows them, and what it may do there.
 
-What a host does to one egress says little of another, so each has hosts, permits, tolerances and
-back-offs of its own. So the key of a host is the egress and its addresses.
+How a host treats one egress says little of another, so each has hosts, permits, tolerances and
+back-offs of its own. The key of a host is the egress and its addresses.
 """
 
 from collections.abc import Iterator, Sequence
@@ -204,7 +204,7 @@ class EgressHosts:
             self.permits.waits.joined(host, probes)
 
     def admit_probes(self, *, is_out: bool) -> None:
-        """From now on, or no longer: then what waits here for a connection is settled.
+        """Admit probes, or stop: then those that wait here for a connection are settled.
 
         Another egress asks instead. Conversations that are under way are ended as usual.
         """

@@ -78,7 +78,7 @@ class EgressRelief:
         return self.choice.count(way, len(probes)) if self.choice.is_usable(way) else 0
 
     def is_too_late(self, probe: Probe) -> bool:
-        """Is there no time left for another egress?"""
+        """Is too little time left for another egress?"""
         return probe.clock.deadline - self._now() < TAKE_OVER_S
 
     def is_withdrawn(self, probe: Probe) -> bool:
@@ -100,7 +100,7 @@ class EgressRelief:
                 await self._states_changed.wait()
 
     def relieve(self, probe: Probe, outcome: Outcome, rule: str) -> Relieved:
-        """The probe is about to be settled so: does another egress ask in its place?
+        """The probe is about to be settled with this cause: does another egress take over?
 
         It does if the host refuses this egress, or the egress cannot connect.
         """
@@ -123,7 +123,7 @@ class EgressRelief:
         return Relieved(passes_on=False, lost_trial=lost)
 
     def _is_doubtful(self, probe: Probe, outcome: Outcome) -> bool:
-        """May the host treat all alike who come by this egress? It has accepted none of them."""
+        """May the host treat all recipients of this egress alike? It has accepted none of them."""
         host: Host | None = probe.target.host
         if host is None or host.controls.comparable:
             return False

@@ -50,7 +50,7 @@ class EgressStanding(Struct, eq=False):
         return f"{refused} of its latest {len(self._answers)} answers refused us, at {hosts} hosts"
 
     def forget_answers(self) -> None:
-        """It begins again."""
+        """Forget its answers: it begins again."""
         self._answers.clear()
         self._refusals.clear()
 

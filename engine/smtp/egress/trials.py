@@ -18,7 +18,7 @@ log = logging.getLogger("mailprobe.egress")
 
 LABELS = 2  # the end of a host's name that counts as its operator, if none is known
 TRIALS_S = 1.0  # between two looks whether an egress is to be tried again
-TRIAL_HOSTS_MAX = 3  # dead ones that a trial asks one after the other: one says nothing of us
+TRIAL_HOSTS_MAX = 3  # dead hosts that a trial asks in turn: one says nothing about the egress
 UNREACHED_KEPT_MAX = 64  # dead hosts that a trial does not ask again
 JUDGED_EVERY_S = 300.0  # of the last egress: one line of the log each time
 
@@ -59,7 +59,7 @@ class EgressTrials:
         self._now = trio.lowlevel.current_clock().current_time
         self.of = {way: _Trials() for way in choice.ways}
         self._next_look_at = self._now()
-        # Ask the host that the trial of an egress has not reached.
+        # Probes that ask a host that the trial of an egress has not reached.
         self._witnesses: dict[Probe, Way] = {}
 
     def begin(self, probe: Probe) -> Way | None:
@@ -108,7 +108,7 @@ class EgressTrials:
         return state == "active" and way.standing.has_failed
 
     def note(self, way: Way, probe: Probe, rule: str, reason: Reason) -> None:
-        """Take note of how the egress fares: the probe is about to be settled by this rule."""
+        """Learn about the egress from a probe that is about to be settled by this rule."""
         now, standing, trials = self._now(), way.standing, self.of[way]
         is_trial = trials.probe is probe
         if is_trial:
@@ -138,7 +138,7 @@ class EgressTrials:
             self._answered(way, probe, reason, is_trial=is_trial)
 
     def _answered(self, way: Way, probe: Probe, reason: Reason, *, is_trial: bool) -> None:
-        """A mail host has answered: one that refuses the egress may be one too many."""
+        """A mail host has answered. If too many refuse the egress, it is quarantined."""
         host = probe.target.exchange.name
         operator, is_refusal = self._choice.operators.id_of(host), reason == "blocked_us"
         self._control.answered(way.name, operator, host, reason)
@@ -158,7 +158,7 @@ class EgressTrials:
             self._judge(way)
 
     def _judge(self, way: Way) -> None:
-        """Too many hosts refuse it. A few hosts of one customer may: so the last one stays."""
+        """Too many hosts refuse it: quarantine it. The last one stays: they may be one customer's."""
         why, choice = way.standing.words, self._choice
         way.standing.forget_answers()
         others = (each for each in self.of if each is not way)
@@ -172,7 +172,7 @@ class EgressTrials:
     def unreached(self, way: Way, probe: Probe, witness: Probe | None) -> None:
         """The trial of a failed egress has not reached its host, which may itself be dead.
 
-        If another egress asks that host in its place, that shows it. Else several hosts do.
+        If another egress asks that host in its place, that decides. Else several hosts decide.
         """
         trials = self.of[way]
         if len(trials.hosts_unreached) >= UNREACHED_KEPT_MAX:

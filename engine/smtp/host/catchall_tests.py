@@ -33,7 +33,7 @@ def settle_awaiting(
             acceptance is Acceptance.SOME
             and probe.has_patience
             and host.terms.limits.per_connection < UNLIMITED
-            and probe.result.of_record == inf  # nobody was refused shortly before
+            and probe.result.of_record == inf  # no recipient was refused shortly before
         ):
             outcome, rule = Outcome.UNCONFIRMED, UNCONFIRMED_RULE
             # The name's refusal is the one shortly before the next acceptance.

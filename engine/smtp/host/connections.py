@@ -65,7 +65,7 @@ class Throttle(Struct, frozen=True):
 
 
 def first_throttle(limit_max: int) -> Throttle:
-    """What a new host is taken to accept."""
+    """What a new host is assumed to accept."""
     return Throttle(limit_max, min(LIMIT_AT_FIRST, limit_max))
 
 
@@ -83,7 +83,7 @@ class HostConnections(Struct, eq=False):
 
     @property
     def counted(self) -> int:
-        """As the host counts them."""
+        """Those that the host counts: also the ones that we left."""
         return self.now + self.left
 
     def limit(self, late: int, now: float) -> int:
@@ -106,7 +106,7 @@ class HostConnections(Struct, eq=False):
         self.left += 1
 
     def left_ended(self, now: float) -> None:
-        """It has closed that, or we have."""
+        """A connection that we left has ended, at either side."""
         self.left -= 1
         self.closed_at = now
 
@@ -125,16 +125,16 @@ class HostConnections(Struct, eq=False):
     # -- limits ----------------------------------------------------------------------------------
 
     def allow(self, connections: int) -> bool:
-        """It may have so many; returns whether that is more than before."""
+        """Allow so many; returns whether that is more than before."""
         grown, self.allowed = connections > self.allowed, connections
         return grown
 
     def cap(self, connections: int) -> None:
-        """Its operator wants no more than so many."""
+        """Allow at most so many, as the host's operator asks."""
         self.throttle = first_throttle(min(connections, self.throttle.limit_max))
 
     def follow(self, other: "HostConnections") -> None:
-        """What was learned of the host at other addresses holds."""
+        """Take over what was learned of the host at other addresses."""
         self.throttle = other.throttle
 
     def succeeded(self, now: float) -> None:
@@ -203,7 +203,7 @@ class HostSessions(Struct, eq=False):
             self.testers[session] = None
 
     def works(self, session: OpenSession) -> None:
-        """It idles no more."""
+        """It does not idle any more."""
         self.testers.pop(session, None)
         self.idle.pop(session, None)
         self.woken.discard(session)
@@ -211,7 +211,7 @@ class HostSessions(Struct, eq=False):
     # -- what they are to do ---------------------------------------------------------------------
 
     def wake_one(self) -> None:
-        """A probe waits for the one that idles longest."""
+        """Wake the session that idles longest: a probe waits for it."""
         session = next(iter(self.idle))
         del self.idle[session]
         self.woken.add(session)
@@ -239,7 +239,7 @@ class HostSessions(Struct, eq=False):
         return False
 
     def revoke_permits(self, address: str) -> None:
-        """The connections to this address are about to be cancelled, through no fault of the host."""
+        """The connections to this address are about to be cancelled; the host is not at fault."""
         for session in self.open:
             if session.address == address:
                 session.revoke_permit()

@@ -4,8 +4,8 @@ It listens once, and passes a fact about an egress to that one alone: facts abou
 other machines are ignored unread. What a domain accepts holds for all egresses; it is kept here
 until one of them meets the domain.
 
-Of what others say of a domain the later holds: each finding, and each end of one, is kept for
-the same time, so that which ends later was found later, whatever the order in which they arrive.
+If others report different results of a domain, the latest report counts. Results and withdrawals
+are kept equally long, so the one that expires last is the latest, in whatever order they arrive.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from ..catchall import DOMAINS_MAX, Acceptance
 
 VALUES = {Acceptance.ALL: "all", Acceptance.SOME: "some"}
 ACCEPTANCES = {value: acceptance for acceptance, value in VALUES.items()}
-NOT = "not "  # before what no longer holds
+NOT = "not "  # before a result that is withdrawn
 
 
 class KnownAcceptance(NamedTuple):
@@ -34,10 +34,10 @@ class EgressSharedCache(Protocol):
     """Takes the facts about one egress; implemented by host_shared_cache.HostSharedCache."""
 
     def absorb(self, fact: Fact, subject: str) -> bool:
-        """A fact about this egress; `subject` is its key without the egress. Was it of use?"""
+        """Take a fact about this egress; `subject`: its key without the egress. True if of use."""
 
     def absorb_acceptance(self, name: str, domain: str, known: KnownAcceptance) -> bool:
-        """What a domain accepts at the exchange of this name. Was it new here?"""
+        """Take what a domain accepts at the exchange of this name. True if it was new."""
 
 
 class EngineSharedCache:
@@ -55,7 +55,7 @@ class EngineSharedCache:
         self._egresses[egress] = facts
 
     def accepted(self, name: str, domain: str) -> KnownAcceptance | None:
-        """What others have found of the domain at the exchange of this name, if it holds."""
+        """What others have found of the domain at the exchange of this name, while it is valid."""
         known = self._accepted.get((name, domain))
         return known if known is not None and known.holds else None
 

@@ -55,7 +55,7 @@ class Hedges(Struct, eq=False):
                 move_equals(host, silent, list(silent.waiting))
 
     def gave_up(self, host: Host) -> None:
-        """The host has no connection any more."""
+        """The host has lost its last connection."""
         self._silent.pop(host, None)
 
     def _connect(self, host: Host, silent: Host, probes: Sequence[Probe]) -> None:
@@ -82,7 +82,7 @@ class Hedges(Struct, eq=False):
 
 
 def connect_ahead(host: Host) -> bool:
-    """Open this host's first connection, though no probe waits here; False if it may not be."""
+    """Open this host's first connection before any probe waits here; False if it may not."""
     now = host.now()
     if (
         host.rest.is_on(now)

@@ -133,7 +133,7 @@ class Host:
         return HostKnowledge(self.terms, self.renamings, self.controls, self.tolerance)
 
     def follow(self, known: "Host") -> None:
-        """The host of this name had other addresses before: what was learned of it holds."""
+        """Take over what was learned of the host of this name at its former addresses."""
         self.staffing.connections.follow(known.staffing.connections)
         self.terms, self.renamings = known.terms, known.renamings
 
@@ -180,7 +180,7 @@ class Host:
         return self.controls.record.took
 
     def refusals_leased(self, hour_took: int) -> None:
-        """The lease of the host's refusals has changed: what waits may be sent, or is turned away."""
+        """The lease of the host's refusals has changed: waiting probes are sent or turned away."""
         self.controls.record.trust(hour_took)
         self.staffing.wake_testers()
         self._staff_waiting()
@@ -265,8 +265,8 @@ class Host:
     def refuses_too_late(self) -> bool:
         """Would a random address get no reply in time, so that it only blocks its connection?
 
-        So for a while where the latest one had no reply. At software that is slow by default
-        they are sent one at a time until somebody was refused promptly.
+        Yes for a while after one got no reply. At software that is slow by default
+        they are sent one at a time until a recipient was refused promptly.
         """
         if self.clocks.patient:
             return False

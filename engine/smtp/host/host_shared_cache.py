@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .host import Host
     from .hosts import Hosts
 
-STRUCK_S = 600.0  # after one refusal the next one counts as the second for so long, fleet-wide
+STRUCK_S = 600.0  # within this time of one refusal, another one in the fleet counts as its second
 # An engine that was not refused itself waits longer: so one of the fleet tries the host first,
 # and the others have heard what came of it.
 LATER_S = 2.5  # a fact arrives within two seconds
@@ -164,7 +164,7 @@ class HostSharedCache:
         return True
 
     def _later_s(self, where: str, kept_s: float) -> float:
-        """How much longer than the engine that was refused this one waits: another for each host."""
+        """How much longer this engine waits than the one that was refused; differs between hosts."""
         place = Random(f"{self._engine} {where}").random()
         return LATER_S + place * max(APART_S_MIN, APART_SHARE * kept_s)
 
@@ -183,7 +183,7 @@ class HostSharedCache:
             self._share_acceptance(domain, value, kept_s)
 
     def forgotten(self, domain: DomainAcceptance, acceptance: Acceptance) -> None:
-        """It no longer holds, whoever found it."""
+        """The domain's result is withdrawn, whichever engine found it."""
         if acceptance in VALUES:
             value = NOT + VALUES[acceptance]
             known = KnownAcceptance(acceptance, self._now() + self._kept_s, holds=False)
@@ -229,7 +229,7 @@ class HostSharedCache:
     def _believe(self, domain: DomainAcceptance, host: "Host", known: KnownAcceptance) -> bool:
         """Set what another engine has found, unless this one knows or is finding out itself.
 
-        That another egress was refused counts where the host has refused this one, too.
+        A refusal of another egress' random address counts only if the host refuses this one's, too.
         """
         now, acceptance = self._now(), known.acceptance
         refuses_us = known.by == self._egress or self._domains.judges(host.identity.key, now)

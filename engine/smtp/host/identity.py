@@ -48,7 +48,7 @@ class HostIdentity(Struct, eq=False):
             connections.cap(site.connections_max)
 
     def recognise(self, text: str, *, refuses: bool = False) -> None:
-        """It greets so, or refuses a recipient so: that may tell its software, if nothing has yet."""
+        """Recognise its software by the words of its greeting or refusal, if it is still unknown."""
         if self._known.label in ("", OTHERS):
             software = self._rows.refuses_as(text) if refuses else self._rows.greets_as(text)
             if software is not None:
@@ -59,6 +59,6 @@ class HostIdentity(Struct, eq=False):
         self._rely_on(limits)
 
     def _rely_on(self, limits: RefusalLimits) -> None:
-        """A row that limits an hour tells how the host defends itself: it is relied on in each."""
+        """If the row limits an hour, the host's limit is known, and it is trusted up to it."""
         if limits.hour is not None:
             self._controls.rely(limits.hour * round(COUNTED_S / HOUR_S))

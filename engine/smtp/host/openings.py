@@ -65,7 +65,7 @@ class Openings(Struct, eq=False):
         self._dialled.add(address)
 
     def replied(self, address: str) -> None:
-        """It greets, or it refuses."""
+        """The address has greeted or refused a connection."""
         self._dialled.discard(address)
 
     def succeeded(self, address: str, greeted_s: float) -> None:

@@ -67,7 +67,7 @@ class Permits:
 
     @property
     def in_use(self) -> int:
-        """Permits in use."""
+        """How many permits are in use."""
         return self._in_use.total()
 
     @property
@@ -275,8 +275,9 @@ class PermitWaits(Struct, eq=False):
 
     The clocks of a list's probes are stopped meanwhile, and begin anew with the permit. They keep
     their places as long as the budget is about to grant it: a list may meet a thousand new hosts
-    at once, whose connections would all be opened together. Other clocks run on; for them it matters how long the host could not be asked, and why. If our
-    other connections to it had no answer all the while, the host kept the permits, not we.
+    at once, whose connections would all be opened together. Other clocks run on; for them it
+    matters how long the host could not be asked, and why. If our other connections to it had no
+    answer all the while, the host was silent, and we did not lack permits.
     """
 
     _batches_beside: Callable[[Host], int | None]
@@ -306,7 +307,7 @@ class PermitWaits(Struct, eq=False):
 
     @staticmethod
     def _stands(probe: Probe, host: Host) -> bool:
-        """Does the probe, whose clock was stopped, still wait here?"""
+        """Does this probe, whose clock was stopped, still wait here?"""
         return (
             probe.result.outcome is None
             and probe.target.host is host
@@ -314,7 +315,7 @@ class PermitWaits(Struct, eq=False):
         )
 
     def joined(self, host: Host, probes: Iterable[Probe]) -> None:
-        """These probes are queued at a host that waits: stop the clocks that stand still meanwhile."""
+        """These probes are queued at a host that waits: stop the clocks of a list's."""
         wait = self.present[host]
         waiting = [
             probe
@@ -331,7 +332,7 @@ class PermitWaits(Struct, eq=False):
                 self._turn.leave_places(waiting)
 
     def end(self, host: Host) -> None:
-        """The host has a permit, or does not need one any more."""
+        """The wait is over: the host has a permit, or does not need one any more."""
         wait = self.present.pop(host, None)
         if wait is None:
             return

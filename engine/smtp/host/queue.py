@@ -25,7 +25,7 @@ class HostQueue(FairQueue[Probe]):
         self.join(probe.asker, probe)
 
     def is_gone(self, probe: Probe) -> bool:
-        """The probe is settled, or under way at another exchange."""
+        """Is the probe settled, or under way at another exchange?"""
         return probe.result.outcome is not None or probe.target.host is not self._host
 
     def any(self) -> bool:
@@ -70,7 +70,7 @@ class HostQueue(FairQueue[Probe]):
     # -- what the host takes ---------------------------------------------------------------------
 
     def turn_away(self, probe: Probe) -> None:
-        """The host takes no more refusals for this probe at the moment: it is not sent."""
+        """Do not send the probe: the host tolerates no more refusals for it at the moment."""
         if self.is_gone(probe):
             return
         now, tolerance = self._host.now(), self._host.tolerance

@@ -40,7 +40,7 @@ class RefusalMemory(Struct, eq=False):
     _backed_off: set[str] = field(default_factory=set)  # domains, since a recipient was answered
     _refused: dict[str, None] = field(default_factory=dict)  # domains with a refusal since then
     _silence: Silence = NO_SILENCE  # of the host as a whole
-    deferred_since: float | None = None  # it defers everybody, and judges nobody
+    deferred_since: float | None = None  # it has only deferred recipients since then
     _succeeded: bool = False  # a recipient was answered since the latest check,
     _succeeded_at: float = NEVER  # which was then
 
@@ -88,7 +88,7 @@ class RefusalMemory(Struct, eq=False):
         self._back_off_domain(domain, cause, address)
 
     def _accepts_for(self, domain: str) -> None:
-        """A recipient of this domain is accepted: is that anybody else's than the host's own?"""
+        """A recipient of this domain is accepted: the host is shared if it is not the domain's."""
         known, names = self._host.tolerance.known, self._host.identity.names
         if not (known.is_shared or any(is_own_server(name, domain) for name in names)):
             known.share_host()

@@ -257,7 +257,7 @@ class ReplyTimes(Struct, eq=False):
         return self.depth < REFUSALS_MAX
 
     def refuses_too_late(self, now: float, *, slow_by_default: bool) -> bool | None:
-        """Would a random address get no reply in time? None: not if another one is unanswered."""
+        """Would a random address get no reply in time? None: only beside another one."""
         prompt_at = self.refused_promptly_at
         if now < self.unanswered_at + UNANSWERED_TEST_S and prompt_at < self.unanswered_at:
             return True

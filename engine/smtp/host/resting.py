@@ -98,7 +98,7 @@ class HostRest(Struct, eq=False):
         return may_defer and self.backoff.doubtful(now)
 
     def retry_at_once(self, now: float) -> None:
-        """A list has nothing else to do than to wait for this host: its second try may come now."""
+        """A list only waits for this host: allow its second try now."""
         self.backoff = self.backoff.without_pause(now)
 
     def struck_elsewhere(self) -> None:
@@ -107,7 +107,7 @@ class HostRest(Struct, eq=False):
             self.backoff = HostBackoff(1)
 
     def name_rests(self, until: float) -> None:
-        """One of its names is not to be connected to until then."""
+        """Do not connect to one of its names until then."""
         self.names_until = max(self.names_until, until)
 
     # -- failures --------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class HostRest(Struct, eq=False):
         return self._host.clocks.patient and cause.outcome is Outcome.TIMED_OUT
 
     def reject(self, probe: Probe, cause: Cause) -> None:
-        """The probe is not sent here, for this cause."""
+        """Do not send the probe here, for this cause."""
         host = self._host
         cause = self._waited_for(probe, cause)
         if probe.notes is not None:
@@ -191,9 +191,9 @@ class HostRest(Struct, eq=False):
                 self._probes.fail_over(probe, self._waited_for(probe, cause))
 
     def _waited_for(self, probe: Probe, cause: Cause) -> Cause:
-        """Note until when it may wait, where that is known. Returns the cause that it is told.
+        """Note when the probe may be retried, if that is known. Returns the cause to report.
 
-        A list's row that is not sent because of a rate is not refused: others were.
+        If the host limits its rate, a list's row was not refused itself: it reports RATE_REST.
         """
         rate, until, now = self._host.tolerance.budget.rate, self.backoff.until, self._host.now()
         of_rate = rate.is_limited and probe.has_patience and cause.rule != BAN_RULE

@@ -1,8 +1,7 @@
 """The task of one connection: its waits, and the effects of its session's steps on its host.
 
-A session neither waits nor calls anybody. Each of its steps is one call from here; then what it
-has changed outside it is applied and what it has to send is written, and only then the next step
-follows.
+A session does not wait, and makes no calls outside itself. Each of its steps is one call from here.
+Then its effects are applied and its octets are written, and only then the next step follows.
 """
 
 from collections.abc import Awaitable, Callable
@@ -44,11 +43,11 @@ class EgressNetwork(Struct, frozen=True):
     routes: Routes
     dial: Dial
     open_channel: Callable[[trio.abc.Stream], ByteChannel]
-    marker: str  # what the addresses have in them that it can connect to; empty: it can to all
+    marker: str  # a part of each address that it can connect to; empty: it can connect to all
     allow_private: bool
 
     def usable(self, ips: tuple[str, ...]) -> tuple[str, ...]:
-        """Those that may be dialled."""
+        """The addresses that may be dialled."""
         return tuple(ip for ip in self.of_family(ips) if self.allow_private or is_public(ip))
 
     def of_family(self, ips: tuple[str, ...]) -> tuple[str, ...]:
@@ -150,7 +149,7 @@ class ServedSession(Struct, eq=False):
         self.interrupt()
 
     def revoke_permit(self) -> None:
-        """It is about to be cancelled, through no fault of the host."""
+        """Its task is about to be cancelled; the host is not at fault."""
         self.session.tenure.lose_permit()
 
     def is_testing(self) -> bool:
@@ -249,10 +248,10 @@ class ServedSession(Struct, eq=False):
             session.end_tls(cause)
         self._resume()
 
-    # -- what its steps have changed -------------------------------------------------------------
+    # -- the effects of its steps -- -------------------------------------------------------------
 
     def _apply(self, *, takes_more: bool) -> None:
-        """Apply what the latest step has changed, in order, and end the step.
+        """Apply the effects of the latest step, in order, and end the step.
 
         `takes_more`: the session takes one of those that wait.
         """

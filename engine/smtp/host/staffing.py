@@ -223,15 +223,15 @@ class HostLoad(Struct, eq=False):
     backlog: int = 0  # verdicts that are not proven yet
 
     def enter(self) -> None:
-        """A probe is this host's."""
+        """A probe has come to this host."""
         self.present += 1
 
     def leave(self) -> None:
-        """A probe is no longer this host's; it may still be queued here."""
+        """A probe has left this host. Its entry in the queue may remain until its turn."""
         self.present -= 1
 
     def hold_back(self, count: int) -> None:
-        """So many verdicts wait for their proof from now on; so many fewer, if negative."""
+        """`count` more verdicts wait for their proof; fewer if it is negative."""
         self.backlog += count
 
     def room(

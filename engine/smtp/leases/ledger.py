@@ -35,7 +35,7 @@ class NotedRefusals(msgspec.Struct, frozen=True):
 class RefusalReport(msgspec.Struct, frozen=True):
     """What this process reports of a host, and wants of it.
 
-    `held` is what is left of its lease: what it does not name is given back. `noted` is the number
+    `held` is what is left of its lease: the rest is given back. `noted` is the number
     of refusals that were reported before the first of `refusals`. `names` are the domains whose
     random names it is to send.
     """
@@ -64,7 +64,7 @@ class LeaseKeeper(Protocol):
     """Has the leases of one egress; implemented by RefusalLeases. Synchronous."""
 
     def due(self) -> Iterable[str]:
-        """Yield the hosts that the next call is to be about. None of a call under way."""
+        """Yield the hosts of the next call, except those of a call under way."""
         ...
 
     def active(self) -> Sequence[str]:
@@ -72,18 +72,18 @@ class LeaseKeeper(Protocol):
         ...
 
     def request(self, host: str, *, at_end: bool = False) -> RefusalReport:
-        """What the call says of this host; then `granted` or `failed` follows.
+        """Return what the call says of this host; then `granted` or `failed` follows.
 
         `at_end`: everything is given back.
         """
         ...
 
     def granted(self, host: str, grant: LeaseGrant, began: float) -> None:
-        """The call that `began` then was answered so."""
+        """The call that `began` then got this answer."""
         ...
 
     def failed(self, host: str) -> None:
-        """It had no answer: it may have had its effect."""
+        """The call got no answer; it may have had its effect."""
         ...
 
 

@@ -1,9 +1,8 @@
 """Random names of one host's domains, as processes share them: one sends a domain's, lists elsewhere wait.
 
-A claim goes with the call that leases refusals. It ends with a call that does not name it, and
-CLAIM_S after the first one that did: so neither a process that has died keeps a name from others,
-nor an account that has nothing left to send it with. By then the others have the answer, or one of
-them sends a name of its own.
+A claim goes with the call that leases refusals. It ends with a call that does not name it, and at
+the latest CLAIM_S after the first one that did, so a process that died, or an account that cannot
+send the name, does not block the others. By then they have the answer, or one of them sends a name.
 """
 
 from collections.abc import Iterable
@@ -28,7 +27,7 @@ class NameClaims(Struct, eq=False):
     _elsewhere: dict[str, float] = field(default_factory=dict)
 
     def want(self, name: str, now: float) -> bool:
-        """It is to be sent as soon as it may be. Returns False if another process sends it."""
+        """Claim the name, to send it when allowed. Returns False if another process sends it."""
         self._wanted[name] = now + CLAIM_S
         return now >= self._elsewhere.get(name, -inf)
 
@@ -42,7 +41,7 @@ class NameClaims(Struct, eq=False):
         return self._reported
 
     def granted(self, elsewhere: Iterable[str], began: float) -> None:
-        """The call that `began` then was answered: others send these."""
+        """The call that `began` then was answered: other processes send these names."""
         until = began + CLAIM_S
         self._elsewhere = dict.fromkeys(elsewhere, until)
         self._mine = dict.fromkeys(set(self._reported) - self._elsewhere.keys(), until)

@@ -90,8 +90,8 @@ class LeaseUser(Protocol):
 class LeaseStanding(Struct, frozen=True):
     """What the store said last of one lease."""
 
-    is_denied: bool = False  # it has none for this process
-    is_contested: bool = False  # because other processes have them,
+    is_denied: bool = False  # there are no refusals for this process
+    is_contested: bool = False  # because other processes have them
     contested_since: float = inf
     is_away: bool = False  # it did not answer
     retry_at: float = inf
@@ -105,19 +105,19 @@ class CausedRefusals(Struct, eq=False):
     # Of the hour, and those of them that are not reported yet.
     _own: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=OWN_MAX))
     unreported: deque[tuple[float, str]] = field(default_factory=deque)
-    _sent: int = 0  # of the latter, in the call under way
+    _sent: int = 0  # of the unreported ones, in the call under way
 
     def add(self, now: float, account: str) -> None:
         """A recipient was refused."""
         self._own.append((now, account))
         self.unreported.append((now, account))
-        if len(self.unreported) > OWN_MAX:  # the store is away
+        if len(self.unreported) > OWN_MAX:  # the store does not answer
             self.unreported.popleft()
             self.noted += 1
             self._sent = max(0, self._sent - 1)
 
     def withdraw(self, account: str) -> int:
-        """The latest of the account was none: return how many fewer the store will count, 1 or 0."""
+        """The account's latest was not a refusal. Returns how many fewer the store counts, 1 or 0."""
         fewer = 0
         for refusals, first in ((self._own, 0), (self.unreported, self._sent)):
             for place in range(len(refusals) - 1, first - 1, -1):
@@ -135,7 +135,7 @@ class CausedRefusals(Struct, eq=False):
     # -- calls -----------------------------------------------------------------------------------
 
     def report(self, now: float) -> list[NotedRefusals]:
-        """A call reports what is not reported yet."""
+        """Return what is not reported yet, for a call."""
         self._sent = len(self.unreported)
         return [NotedRefusals(now - at, account) for at, account in self.unreported]
 
@@ -187,7 +187,7 @@ class RefusalLease(Struct, eq=False):
             self.request_more()
 
     def request_more(self) -> None:
-        """More is needed, or may be had: the tolerance has grown."""
+        """Ask for more: it is needed, or the tolerance has grown."""
         self.standing = replace(self.standing, is_denied=False)
         self.is_asked = True
         if not self.is_requesting:
@@ -196,7 +196,7 @@ class RefusalLease(Struct, eq=False):
     def may_name(self, name: str, now: float) -> bool:
         """May this process send the random name of this domain? Not before it has claimed it.
 
-        While the store is away each process sends its own.
+        While the store does not answer, each process sends its own.
         """
         if self.standing.is_away or self.names.is_mine(name, now):
             return True
@@ -205,7 +205,7 @@ class RefusalLease(Struct, eq=False):
         return False
 
     def await_grant(self) -> None:
-        """Something waits for it."""
+        """Something waits for the lease."""
         if not (self.is_asked or self.is_requesting) and self.standing.retry_at == inf:
             self.request_more()
 
@@ -221,7 +221,7 @@ class RefusalLease(Struct, eq=False):
             self.request_more()
 
     def withdraw(self, account: str) -> None:
-        """The latest refusal of the account was none. One that was reported counts all the same."""
+        """The account's latest was not a refusal. If it was reported, it counts all the same."""
         self.left += self.caused.withdraw(account)
 
     def is_used(self, now: float) -> bool:
@@ -317,7 +317,7 @@ class RefusalLeases:
         now, lease.is_requesting = self._now(), False
         lease.caused.reported(now)
         self._count(lease)
-        # Where no more could be had, each refusal would ask again.
+        # Without this, each refusal would ask again although no more are available.
         lease.low = grant.leased // 2 if grant.leased > lease.left else 0
         lease.left = grant.leased - len(lease.caused.unreported)
         lease.until = began + LEASE_S
@@ -332,8 +332,8 @@ class RefusalLeases:
             user.refusals_leased(grant.learned.hour_took)
 
     def _judge(self, lease: RefusalLease, grant: LeaseGrant, now: float) -> None:
-        """Is it refused what it asked for, or does it wait?"""
-        # Where nothing was asked for, what comes next asks first.
+        """Judge a grant: was the request refused, or does it wait for others?"""
+        # If nothing was asked for, the next probe asks first.
         if lease.left >= 1 or not (lease.is_asked or lease.wants_more):
             lease.standing = LeaseStanding(is_contested=grant.is_contested)
             return

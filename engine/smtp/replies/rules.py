@@ -102,8 +102,8 @@ STATES_IT_WITH_WORDS = frozenset({"5.1.1", "5.1.10", "5.2.1"})
 ACCEPTED = ReplyMeaning(Meaning.ACCEPTED, "accepted")
 NOT_UNDERSTOOD = ReplyMeaning(Meaning.UNKNOWN, "not-understood")
 
-# What another host says of the one that quotes it says nothing of us, and nothing that we offer
-# changes it. Each is read as the wider class of its meaning.
+# If a quoted host objects to the host that quotes it, this says nothing about us, and no other
+# terms of ours would change it. Each is read as the wider class of its meaning.
 QUOTED_TROUBLE = ReplyMeaning(Meaning.TEMPORARY, "quoted.trouble")
 QUOTED_POLICY = ReplyMeaning(Meaning.BLOCKED_POLICY, "quoted.policy")
 QUOTED_LIMIT = ReplyMeaning(Meaning.RATE_LIMITED, "quoted.limit", of_recipient=True)

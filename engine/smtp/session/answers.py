@@ -155,9 +155,9 @@ class RecipientReplies(Struct, eq=False):
             self._own_answer(asked, reply, reading)
 
     def settle_limited(self, batch: RecipientBatch) -> None:
-        """Settle the refusals that might be a limit and are their recipients' own.
+        """Settle the held refusals that were not a limit.
 
-        The others are sent again, on another connection if the limit is of this one.
+        Recipients refused by a limit are sent again: on another connection if it is this one's.
         """
         released = self._limits.release(batch.began, self._conversation.now)
         for held in reversed(released.again):
@@ -176,9 +176,9 @@ class RecipientReplies(Struct, eq=False):
     def objects_to_terms(self, asked: PendingProbe, reading: ReplyMeaning, *, to_all: bool) -> bool:
         """Did the host refuse the terms, and may this recipient be sent again on others?
 
-        Each kind of sender is offered once for each probe and host; TLS is started once
-        on a connection, where it is offered. A demand in reply to MAIL is made `to_all`; one
-        in reply to RCPT may be one domain's.
+        Each kind of sender is offered once for each probe and host; TLS is started once on a
+        connection that offers it. A demand in reply to MAIL is made `to_all`; one in reply to
+        RCPT may be one domain's.
         """
         terms = self._host.terms
         if reading.meaning is _TLS_DEMANDED and self._conversation.state.offer.starttls:
@@ -277,7 +277,7 @@ def needs_second_test(
 ) -> bool:
     """Was the first random address refused in words that may be about its shape?
 
-    Then one of another shape decides. Where the host refuses because of us, no name would help.
+    Then one of another shape decides. If the host refuses because of us, no name would help.
     """
     refused = reply.code >= 500 and not reading.about_us and test.variant == 0
     return refused and not controls.is_own_refusal(test.domain, test.mailbox, reply, reading)

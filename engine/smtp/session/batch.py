@@ -32,7 +32,7 @@ class CatchAllTest(msgspec.Struct, eq=False):
 
     @property
     def may_wait(self) -> bool:
-        """Do only lists wait for it that may come back when another process has the answer?"""
+        """Is it only for lists, which may ask again once another process has the answer?"""
         return self.deferred_start and all(
             probe.deferred_start and probe.patience_s >= CLAIM_S for probe in self.domain.awaiting
         )
@@ -43,7 +43,7 @@ class CatchAllTest(msgspec.Struct, eq=False):
         return max((probe.patience_s for probe in self.domain.awaiting), default=0.0)
 
     def abandon(self) -> bool:
-        """It is not sent any more. False if that is known already."""
+        """Do not send it any more. False if it was abandoned before."""
         before, self.abandoned = self.abandoned, True
         return not before
 
@@ -53,7 +53,7 @@ ProbeVerdict = tuple[Probe, Outcome, str]  # with the rule that decides it
 
 
 def domain_here(asked: PendingProbe) -> DomainAcceptance:
-    """What is known of its domain at this host."""
+    """The state of the recipient's domain at this host."""
     return asked.target.domain if isinstance(asked, Probe) else asked.domain
 
 
@@ -141,7 +141,7 @@ class RecipientBatch(msgspec.Struct, eq=False):
         self.late = True
 
     def send_elsewhere(self, probe: Probe) -> None:
-        """It is sent on another connection, too."""
+        """Its unanswered recipients are sent on another connection, too."""
         self.elsewhere |= {probe}
 
     def began_anew(self) -> None:

@@ -40,14 +40,14 @@ from .host import SessionHost
 from .sent_controls import Control, confirming_control, is_control_known
 
 BRACKET_S = 120.0  # a refusal so shortly before an acceptance, and one after it, prove it
-REFUSES_S = 600.0  # a host that has refused somebody since then is taken to refuse still
+REFUSES_S = 600.0  # a host that has refused a recipient within it still judges, we assume
 CONTROL_S = 0.2  # of silence before a control confirms a list's verdicts: more may be sent
 _ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
 _CATCH_ALL = Outcome.CATCH_ALL
 
 
 class UnprovenAcceptance(Struct, frozen=True):
-    """An address that a host accepted which may accept everybody by now."""
+    """An accepted address whose host may accept everything by now."""
 
     probe: Probe
     at: float
@@ -84,8 +84,8 @@ class SessionTreatments(Struct, eq=False):
     def note_untested(self, probe: Probe, now: float, *, takes_few: bool) -> None:
         """A recipient was accepted whose domain is still to be tested. `takes_few`: the connection."""
         is_record = self._controls.must_confirm(probe, _ACCEPTED, self.refused, now)
-        # What another connection is told does not show that this one, which may have turned, judges;
-        # nor, where each takes few, that the host has not begun to judge again in between.
+        # Replies on another connection do not show that this one, which may have turned, judges;
+        # nor, if each takes few, that the host has not begun to judge again in between.
         at = (
             inf
             if self.refused > self._controls.record.in_session[_REFUSED]
@@ -105,7 +105,7 @@ class SessionTreatments(Struct, eq=False):
         self.is_contradicted = True
 
     def _prove_acceptances(self) -> None:
-        """The host refuses still, so what it accepted before may be a control from now on."""
+        """The host still refuses, so addresses that it accepted before may be controls."""
         accepted, self._accepted = self._accepted, deque(maxlen=KNOWN_MAX)
         if self.is_contradicted:
             return
@@ -182,18 +182,18 @@ class Confirmation(Struct, eq=False):
         self.see(_REFUSED)
 
     def see(self, treatment: Treatment) -> None:
-        """A recipient was treated so: this confirms the verdicts of the other kind."""
+        """A recipient was treated this way, which confirms the verdicts of the other kind."""
         if not self.treatments.is_contradicted:
             self._host.controls.note_seen(treatment)
             if self.verdicts and self._treatment is not treatment:
                 self.release()
 
     def _awaits_proof(self, probe: Probe, now: float) -> bool:
-        """Does its list wait until a host that has accepted nobody is seen to judge?"""
+        """Does its list wait for a proof that the host, which has accepted none, judges?"""
         return probe.has_patience and self._host.controls.unconfirmed_s(now) > 0
 
     def _must_hold(self, probe: Probe, treatment: Treatment, now: float) -> bool:
-        """Must the verdict wait? Not if there is nothing to compare it with."""
+        """Must the verdict wait? Not if no control could confirm it."""
         self.see(treatment)
         controls = self._host.controls
         domain: DomainAcceptance = probe.target.domain
@@ -273,7 +273,7 @@ class Confirmation(Struct, eq=False):
             treatment = _REFUSED
         elif control.is_postmaster:
             return
-        else:  # it says openly that it does not judge now, which is no contradiction
+        else:  # it says openly that it does not judge now, which is not a contradiction
             self.release()
             return
         if treatment is control.expected:
@@ -364,10 +364,9 @@ class Confirmation(Struct, eq=False):
 
 
 def unconfirmed_acceptance(host: SessionHost, verdict: ProbeVerdict, now: float) -> ProbeVerdict:
-    """An accepted address of a host that may have turned: nothing shows that it refuses yet.
+    """The verdict of an accepted address whose host may have turned: it has refused none since.
 
-    A list is told nothing and asks it again; for a request a refusal of the last minutes is
-    enough.
+    A list gets no verdict and asks again; for a request a refusal of the last minutes is enough.
     """
     probe, outcome, _ = verdict
     controls, tolerance, domain = host.controls, host.tolerance, probe.target.domain
@@ -378,7 +377,7 @@ def unconfirmed_acceptance(host: SessionHost, verdict: ProbeVerdict, now: float)
             and controls.record.count(now) <= controls.row_takes
         ):
             return verdict
-        # No name of a domain that accepts all can prove that its host refuses those of others.
+        # The names of a domain that accepts all are never refused, so they cannot prove more.
         is_recent = now - controls.seen_at[_REFUSED] <= BRACKET_S
         if outcome is _CATCH_ALL and takes_few and is_recent and not domain.at.unknown_mailbox:
             return verdict
@@ -386,8 +385,8 @@ def unconfirmed_acceptance(host: SessionHost, verdict: ProbeVerdict, now: float)
         probe.result.retry_after(
             max(room_s, list_wait_s(probe.patience_s)), tolerance.known.tolerance
         )
-        # Its random name was accepted by such a host, too; or a connection has no place for a control,
-        # and a new name, for which accepted addresses wait, takes one alone.
+        # Its random name was accepted by such a host, too. Or a connection is too short for a
+        # control: then a new name, for which accepted addresses wait, has one of its own.
         if outcome is _CATCH_ALL or takes_few:
             domain.forget()
         return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
@@ -399,10 +398,10 @@ def unconfirmed_acceptance(host: SessionHost, verdict: ProbeVerdict, now: float)
 
 
 def unconfirmed_refusal(host: SessionHost, verdict: ProbeVerdict, now: float) -> ProbeVerdict:
-    """A list does not condemn at a host that has accepted nobody, before an hour is over.
+    """The verdict of a refused address whose host may refuse everything.
 
-    Nor where more were refused than ever before an acceptance, until an address that it accepted
-    may be asked again.
+    A list does not condemn it in the first hour of a host that has accepted none, nor after more
+    refusals than ever before an acceptance, until an accepted address may be sent again.
     """
     probe, controls = verdict[0], host.controls
     wait_s = controls.unconfirmed_s(now)

@@ -1,7 +1,7 @@
 """The random addresses that a session has to send, and when they go before listed ones.
 
-What settles more addresses for a refusal goes first: a listed address settles itself, a test as
-many as wait for it.
+The recipient that settles more addresses goes first, since each may cost a refusal: a listed
+address settles one, a test all that wait for it.
 """
 
 from collections import deque
@@ -34,14 +34,14 @@ class DueTests(Struct, eq=False):
         self.due.append(self.begin(probe))
 
     def begin(self, probe: Probe) -> CatchAllTest:
-        """Such a test, which the caller sends."""
+        """Begin such a test, which the caller sends."""
         domain: DomainAcceptance = probe.target.domain
         model = probe.mailbox.rpartition("@")[0]
         # If the first one was refused, it is not asked again.
         return self._begin(domain, model, int(bool(domain.other_local)), probe)
 
     def add_second(self, test: CatchAllTest) -> None:
-        """One of another shape is due."""
+        """A second random address, of another shape, is due."""
         self.due.append(self._begin(test.domain, test.model, 1, test))
 
     def _begin(
@@ -53,7 +53,7 @@ class DueTests(Struct, eq=False):
         return CatchAllTest(domain, mailbox, asker, model, variant, deferred_start=is_deferred)
 
     def send_again(self, test: CatchAllTest) -> None:
-        """It was not answered for itself: it is the next one."""
+        """Its reply was not its own: send it again next."""
         self.due.appendleft(test)
 
     def sent(self, asked: Iterable[PendingProbe]) -> None:
@@ -87,7 +87,7 @@ class DueTests(Struct, eq=False):
         return bool(clocks) and PRESSED_SHARE * (min(clocks) - now) < self._host.work_with_tests_s()
 
     def settle_more(self, room: int, now: float) -> bool:
-        """Are their refusals not the last, or does one settle more addresses for its refusal than listed ones do?"""
+        """Are more refusals left, or does a test settle more addresses than a listed one?"""
         budget, first = self._host.tolerance.budget, self.due[0]
         if budget.has_plenty(room + len(self.due), now):
             return True
@@ -101,7 +101,7 @@ class DueTests(Struct, eq=False):
     # -- which are not sent ----------------------------------------------------------------------
 
     def drop_needless(self, now: float) -> None:
-        """A listed address has answered what these were to find out, or another process asks it."""
+        """Drop tests that a listed address has answered, or that another process sends."""
         if self.due and not all(test.domain.testing for test in self.due):
             self.due = deque(test for test in self.due if test.domain.testing)
         if (lease := self._host.tolerance.budget.lease) is not None:

@@ -1,6 +1,6 @@
 """Changes that a step of a session causes outside it, as frozen values, in the order of events.
 
-A session calls nobody: it appends these to a list. After the step its host applies them (see
+A session calls nothing: it appends these to a list. After the step its host applies them (see
 `mailprobe.engine.smtp.host.serving`), so nothing outside changes during a step.
 """
 
@@ -78,7 +78,7 @@ class RecipientRefused(Effect, frozen=True):
 
 
 class HeldBack(Effect, frozen=True):
-    """So many verdicts wait for their proof from now on; so many fewer, if negative."""
+    """`count` more verdicts wait for their proof; fewer if it is negative."""
 
     count: int
 
@@ -99,7 +99,7 @@ class Proven(Effect, frozen=True):
 
 
 class TestEnded(Effect, frozen=True):
-    """A domain's random address showed this; nothing if it was not sent, or is not proven."""
+    """The result of a domain's random address; None if it was not sent, or is not proven."""
 
     domain: DomainAcceptance
     acceptance: Acceptance | None
@@ -116,7 +116,7 @@ class Idle(Effect, frozen=True):
 
 
 class Busy(Effect, frozen=True):
-    """It idles no more; `reused`: it was woken for a probe, which it may send."""
+    """It does not idle any more; `reused`: it was woken for a probe, which it may send."""
 
     reused: bool
 
@@ -176,7 +176,7 @@ class HostChanged(Effect, frozen=True):
 
 
 class TurnedAway(Effect, frozen=True):
-    """The host takes no more refusals for this probe at the moment: it is not sent."""
+    """The probe is not sent: the host tolerates no more refusals for it at the moment."""
 
     probe: Probe
 

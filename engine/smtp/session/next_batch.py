@@ -1,7 +1,7 @@
 """The next recipients of a session: a control that is due, else listed ones, then tests.
 
-What is picked and not sent, and what is to be sent again, waits here (`Unsent`). And here is for how
-long the session goes on: until it leaves, is spent, or its permit is needed elsewhere (`Tenure`).
+`Unsent` holds recipients that are picked and not sent, or to be sent again. `Tenure` decides how
+long the session goes on: until it leaves, is spent, or its permit is needed elsewhere.
 """
 
 from collections.abc import Sequence
@@ -85,11 +85,11 @@ class Unsent(Struct, eq=False):
     )  # picked for a transaction of their own
 
     def send_again(self, asked: PendingProbe) -> None:
-        """It was refused for the terms: it is sent again, on others."""
+        """It was refused for the terms: send it again on other terms."""
         self.again.append(asked)
 
     def keep(self, asked: list[PendingProbe]) -> None:
-        """These need another transaction, before which the held verdicts are proven."""
+        """Keep these: they need another transaction, and held verdicts are proven before it."""
         self.set_aside = asked
 
     def pop_set_aside(self) -> list[PendingProbe]:
@@ -135,7 +135,7 @@ class NextBatch(Struct, eq=False):
     tests: DueTests
     _tenure: Tenure
     _emit: Emit
-    # What finds no budget left before the host is seen to judge: see _admits().
+    # Recipients for which no budget is left before the host is seen to judge: see _admits().
     _unproven: Probe | CatchAllTest | None = None
     has_ended_some: bool = False  # the latest pick, unsent: others may wait in their place
 
@@ -170,7 +170,7 @@ class NextBatch(Struct, eq=False):
         if not asked:  # what is left of the room is the tests'
             asked = self.pick_tests(now) if tests.due else []
             if not asked and self._unproven is not None and room > 0:
-                # The control that shows whether the host still judges: it costs nothing where it does.
+                # The control that shows whether the host still judges; an acceptance costs nothing.
                 domain, account = domain_here(self._unproven), self._unproven.asker
                 control = proof_control(host, domain, account, now)
                 asked = [] if control is None else [control]
@@ -292,10 +292,10 @@ class NextBatch(Struct, eq=False):
     def _is_known_already(self, probe: Probe, now: float) -> bool:
         """Settle a probe that was sent before, if it need not be sent again.
 
-        The rest of those who were refused alike need not, once one of them shows that the
-        refusal was no limit. An accepted one need not, if its domain's test was answered
-        meanwhile. If a connection is good for one recipient, the test takes it alone: then an
-        accepted probe waits here, and the test is due.
+        Once one recipient shows that a refusal was not a limit, others refused alike are not
+        sent again. Nor is an accepted one if its domain's test was answered meanwhile. If a
+        connection serves one recipient only, the test needs it: then an accepted probe waits
+        here, and the test is due.
         """
         limits = self._limits.of_host
         before = probe.objections

@@ -64,9 +64,9 @@ class Proof(Struct, eq=False):
     def names(self, asked: PendingProbe, reply: SmtpReply, batch: RecipientBatch) -> bool:
         """Does the reply name its recipient? Raises NamesAnother if it names another one.
 
-        That is no contradiction if nothing else is unanswered and the host may have renamed the
+        Another name is allowed if nothing else is unanswered and the host may have renamed the
         recipient: the local part is the same, or the recipient is sent again because its reply
-        named another. Nor is the acceptance of an earlier recipient, word for word: both may be
+        named another. So is the acceptance of an earlier recipient, word for word: both may be
         one mailbox. The reply to NOOP proves the order then.
         """
         try:
@@ -91,7 +91,7 @@ class Proof(Struct, eq=False):
         self.is_suspect = True
 
     def is_slow_to_refuse(self) -> bool:
-        """Has the host refused nobody promptly of late? Then its silence may be an owed refusal."""
+        """Was no recent refusal of the host prompt? Then its silence may be an owed refusal."""
         return self._conversation.received_at >= self._host.times.refused_promptly_at + PROMPT_S
 
     def begin_check(self) -> bool:
@@ -161,14 +161,13 @@ class Proof(Struct, eq=False):
         return distrusts or now >= self.prove_by
 
     def begin_quiet(self) -> float:
-        """Say nothing for a moment: a surplus reply would come now.
+        """Send nothing for a moment: a surplus reply would come now. Returns until when to wait.
 
-        A host that is slow with the reply it owes is silent, too: where that may be, NOOP
-        comes first. An outstanding reply would then be read as the reply to NOOP. Returns until
-        when to wait.
+        A host that still owes a reply is silent, too. If that is possible, NOOP is sent first: an
+        owed reply would be read as the reply to NOOP.
         """
         conversation = self._conversation
-        # One is kept for this: a session asks nothing more after RESETS_MAX.
+        # One is kept for this: a session sends nothing more after RESETS_MAX.
         may_check = (
             self._transaction.resets <= RESETS_MAX and conversation.state.stage is not Stage.CLOSED
         )
@@ -180,7 +179,7 @@ class Proof(Struct, eq=False):
         return self.begin_idle()
 
     def begin_idle(self) -> float:
-        """Say nothing, since there is nothing to say. Returns when that has proven what is held."""
+        """Idle: there is nothing to send. Returns when the silence has proven what is held."""
         self.quiet_until = self._conversation.received_at + self.quiet_s
         return self.quiet_until
 
@@ -195,7 +194,7 @@ class Proof(Struct, eq=False):
         if conversation.unread:
             self.quiet_until = 0.0
             self.refuse_surplus()
-        # If the server has closed, it said no more before.
+        # If the server has closed, it sent nothing more before.
         if conversation.now < self.quiet_until and not conversation.lost:
             return self.quiet_until
         self.quiet_until = 0.0
@@ -210,7 +209,7 @@ class Proof(Struct, eq=False):
         raise OutOfStep("more replies than commands")
 
     def _is_noop_answered(self, batch: RecipientBatch) -> bool:
-        """Has the reply to NOOP come? Raises OutOfStep where it is none, or ConnectionLost."""
+        """Has the reply to NOOP come? Raises OutOfStep if that is not its own, or ConnectionLost."""
         conversation = self._conversation
         turn = conversation.next_exchange()
         if turn is None:
@@ -219,13 +218,13 @@ class Proof(Struct, eq=False):
         self._checking = False
         self.judge_check(turn, batch)
         self.is_suspect = False
-        # Where this was an earlier command's reply, NOOP's own comes a turn-around after NOOP.
+        # If this was an earlier command's reply, NOOP's own comes one round trip after NOOP.
         own_by = conversation.sent_at + min(QUIET_MARGIN * self._host.times.usual_s, QUIET_S_MAX)
         self.quiet_until = max(conversation.received_at, own_by) + self.quiet_s
         return True
 
     def judge_check(self, turn: CommandReply, batch: RecipientBatch) -> None:
-        """The reply to NOOP has come. Raises OutOfStep where it is none, or ConnectionLost."""
+        """The reply to NOOP has come. Raises OutOfStep if that is not its own, or ConnectionLost."""
         conversation, code = self._conversation, turn.reply.code
         self._recorder.record_opening(batch.unanswered, turn)
         if code == 421:
@@ -239,7 +238,7 @@ class Proof(Struct, eq=False):
     # -- the end of what is held ---------------------------------------------------------------
 
     def release(self, *, is_proven: bool) -> list[ProbeVerdict]:
-        """Hold nothing back any more: return the verdicts that were held, and are proven or not."""
+        """Stop holding: return the held verdicts, proven or not."""
         if is_proven and (self._early_s or self.pairing.renamed):
             self._emit(Proven(self._early_s, self.pairing.pop_renamed()))
             self._early_s = 0.0

@@ -1,4 +1,4 @@
-"""A host's limits as a session's recipients show them, and the room that is left in it.
+"""A host's limits as a session's recipients show them, and the session's remaining room.
 
 A refusal may be a limit by its position: it is held until its batch is answered. Then its
 recipient is sent again, or the refusal is its own. `mailprobe.engine.smtp.limits` explains what a
@@ -129,7 +129,7 @@ class SessionLimits(Struct, eq=False):
             sent.append((kind, account))
 
     def recall(self) -> None:
-        """What is unanswered gets no answer here."""
+        """Stop counting the unanswered recipients: they get no answer here."""
         sent = self._sent
         while sent:
             self._host.tolerance.budget.recall(*sent.popleft())

@@ -16,7 +16,7 @@ _ACCEPTED, _REFUSED = Treatment.ACCEPTED, Treatment.REFUSED
 class Control(CatchAllTest, eq=False, kw_only=True):
     """An address that the host treated in one way before, sent again.
 
-    Where it is not answered nothing follows: it counts as abandoned from the start.
+    If it is not answered, nothing follows: it counts as abandoned from the start.
     """
 
     known: Known

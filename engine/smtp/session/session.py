@@ -1,10 +1,10 @@
 """One greeted connection with a mail host, from its first batch to its end, without a socket.
 
-What a session is given: octets and times, by its conversation; recipients, by its host's queue.
-What it returns: octets, in the conversation; until when to wait; and effects. A step is one call of
-`react`: when something has come, the time is up, or at once, when the effects of the step before
-are applied. `exchange` sends batches and processes replies; here are the steps between them, TLS
-that the host demands, and the end. `mailprobe.engine.smtp.host.serving` waits, writes and applies.
+A session gets octets and times from its conversation, and recipients from its host's queue. It
+returns octets in the conversation, until when to wait, and effects. A step is one call of `react`:
+when octets have come, when the time is up, or as soon as the effects of the step before are
+applied. `exchange` sends batches and processes replies; here are the steps between them, TLS that
+the host demands, and the end. `mailprobe.engine.smtp.host.serving` waits, writes and applies.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,7 @@ class IdleTime(Struct, eq=False):
         return min(self.ends_at, max(control_due_at, self._control_from))
 
     def wake(self) -> bool:
-        """A probe may be waiting. Returns whether the session idles, so that its wait is to end."""
+        """A probe may be waiting. Returns whether the session idles, so its wait must end."""
         self.is_woken = self.is_running
         return self.is_running
 
@@ -202,7 +202,7 @@ class SmtpSession:
         set_aside = unsent.set_aside and unsent.pop_set_aside()
         asked = set_aside or next_batch.pick(now)
         if not asked:
-            # What it ended or queued again is gone after this step: others may be sent then.
+            # Probes that it ended or queued again are gone after this step: then others may be sent.
             if next_batch.has_ended_some or (was_answered and self.effects):
                 return NOW  # likewise
             if self._ends or self.tenure.is_leaving or self.tenure.spent:
@@ -346,7 +346,7 @@ class SmtpSession:
         try:
             self.conversation.next_exchange()
         except ClosedUnasked:
-            return  # nothing was left to ask, and it waits no longer (RFC 5321 3.8)
+            return  # nothing was left to send, and the host closes (RFC 5321 3.8)
         except RemoteProtocolError:
             pass
         cause = cause_of(RemoteProtocolError("it spoke without being asked"), Step.HELLO)

@@ -46,7 +46,7 @@ class Transaction(Struct, eq=False):
 
     @property
     def room(self) -> int:
-        """Recipients of the next batch: where this is the last transaction, they must fit into it."""
+        """Recipients of the next batch. In the last transaction, they must all fit into it."""
         most, offer = self.recipients_max, self._state.offer
         if offer.transactions_max is None or self._count < offer.transactions_max:
             return most

@@ -9,8 +9,8 @@ from .limits import HOUR_S, WINDOW_S, Kind
 
 ACCOUNTS_MAX = 256  # accounts remembered at one host
 SURE_SHARE = 4  # an account whose addresses live here: accepted this many times its refused
-WAITING_S = 2 * WINDOW_S  # after a row was turned away, those that wait still count
-FORGOTTEN_S = HOUR_S + WINDOW_S  # then they have gone
+WAITING_S = 2 * WINDOW_S  # waiting rows count until so long after one was turned away
+FORGOTTEN_S = HOUR_S + WINDOW_S  # then they are assumed to be gone
 ROWS_MAX = 500_000  # remembered of all hosts: some 70 octets each
 
 
@@ -41,7 +41,7 @@ class WaitingRows(Struct, eq=False):
         self._hosts.turned_away(self, len(self._rows) - before)
 
     def sent(self, row: str) -> None:
-        """It does not wait any more."""
+        """A row was sent, so it does not wait any more."""
         if self._rows and (number := hash(row)) in self._rows:
             self._rows.remove(number)
             self._hosts.forgotten(1)
@@ -58,12 +58,12 @@ class WaitingRows(Struct, eq=False):
         return now - self._since if self.is_waiting(now) else 0.0
 
     def count(self, now: float, within_s: float = WAITING_S) -> int:
-        """How many wait."""
+        """How many rows wait."""
         return len(self._rows) if self.is_waiting(now, within_s) else 0
 
 
 class WaitingHosts(Struct, eq=False):
-    """What waits at all mail hosts of an egress. Bounded: what was turned away first is forgotten."""
+    """The waiting rows of all mail hosts of an egress. Bounded: the oldest are forgotten."""
 
     _count: int = 0
     _latest: OrderedDict[WaitingRows, None] = field(default_factory=OrderedDict)
@@ -72,7 +72,7 @@ class WaitingHosts(Struct, eq=False):
         self._count -= rows
 
     def turned_away(self, rows: WaitingRows, more: int) -> None:
-        """A row of these was turned away, which makes so many more."""
+        """`rows` got so many more by a row that was turned away."""
         self._count += more
         self._latest[rows] = None
         self._latest.move_to_end(rows)
@@ -114,7 +114,7 @@ class AccountHere(Struct):
         self.refused += refused
 
     def withdraw_refusal(self) -> None:
-        """The latest refusal of a listed recipient was none."""
+        """The latest refusal of a listed recipient was not the recipient's own."""
         self.refused = max(0, self.refused - 1)
 
 
@@ -140,7 +140,7 @@ class AccountsHere(OrderedDict[str, AccountHere]):
         return here
 
     def seen_elsewhere(self, account: str, at: float) -> None:
-        """Another process was refused for this account."""
+        """Another process got a refusal for this account."""
         here = self.get(account) or self.meet(account, at)
         here.last_at = max(here.last_at, at)
 
@@ -152,14 +152,14 @@ class AccountsHere(OrderedDict[str, AccountHere]):
         return True
 
     def may_hurry(self, account: str, now: float) -> bool:
-        """Are its accepted at least half of its refused, or is it alone?"""
+        """Has it at least half as many accepted as refused recipients, or is it alone?"""
         here = self.get(account)
         return here is None or 2 * here.accepted >= here.refused or self.is_alone(account, now)
 
     # -- lists that wait -----------------------------------------------------------------------
 
     def name_sent(self, mailbox: str) -> None:
-        """A random name is sent: no account waits for that of its domain any more."""
+        """A random name is sent, so no account waits for its domain's any more."""
         domain = mailbox.rpartition("@")[2]
         for here in self.values():
             here.waiting.names.discard(domain)
@@ -169,7 +169,7 @@ class AccountsHere(OrderedDict[str, AccountHere]):
         return sum(each.waiting.count(now, within_s) for each in self.values())
 
     def refusals_waiting(self, now: float, share: float) -> float:
-        """What they are expected to cost, with their random names, if this share is refused."""
+        """Expected refusals of the waiting rows and their random names, if this share is refused."""
         waiting = (here.waiting for here in self.values())
         names = set().union(*(each.names for each in waiting if each.is_waiting(now)))
         return max(1, self.rows_waiting(now)) * share + len(names)

@@ -14,7 +14,7 @@ SAME_BAN_S = 590.0  # two bans in a shorter time are one: the shortest rest last
 
 
 class Bans(Struct, eq=False):
-    """The bans of the last day: each next one gives a longer rest."""
+    """The bans of the last day: each one causes a longer rest than the one before."""
 
     _times: deque[float] = field(default_factory=partial(deque, maxlen=len(RESTS_S)))
     rest_until: float = -inf

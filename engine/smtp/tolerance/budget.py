@@ -1,4 +1,4 @@
-"""Refusals that one mail host takes, as far as known: what of them is left, and for whom. Pure."""
+"""The known tolerance of one mail host, and how much of it is left to each account. Pure."""
 
 from collections import deque
 from functools import partial
@@ -18,9 +18,9 @@ from .share import HourlyShare
 if TYPE_CHECKING:
     from ..leases.refusal_leases import RefusalLease
 
-OWN_START = 4  # one less than fail2ban's maxretry, the commonest guard of somebody's own server
+OWN_START = 4  # one less than fail2ban's maxretry, the commonest guard of a domain's own server
 SHARED_START = 16  # of a host at which many domains have their mail
-LEARNED_LEAST = 2  # what a host that bans us is asked for at least
+LEARNED_LEAST = 2  # the lowest tolerance that is assumed after a ban
 SESSION_FIRST, SESSION_GROWN = 2, 8  # Postfix slows a session down from its eleventh error
 TOOK_S = 20.0  # a host that still answers so long after a refusal has taken it
 PRIOR_SHARE, PRIOR_WEIGHT = 0.05, 20  # of refused recipients, before the host has shown its own
@@ -39,7 +39,7 @@ class KnownLimits(Struct, eq=False):
     hour: int | None = None  # refusals an hour, from a row or from a ban
     row: RefusalLimits = UNKNOWN
     label: str = ""  # of the row, for metrics
-    is_shared: bool = False  # addresses of somebody else's domain are accepted here
+    is_shared: bool = False  # addresses of another domain than its own are accepted here
     has_grown: bool = False
     is_careful: bool = False  # its numbers were learned from a ban
     took: int = 0  # most refusals within the window after which it still answered
@@ -50,7 +50,7 @@ class KnownLimits(Struct, eq=False):
     )
     proof_at: float = -inf  # when an address was accepted last,
     is_proven: bool = False  # and that was after the latest refusal
-    proofs_lacking: bool = False  # nobody was ever accepted, and postmaster is refused
+    proofs_lacking: bool = False  # no recipient was ever accepted, and postmaster is refused
 
     # -- what it takes -------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ class KnownLimits(Struct, eq=False):
 
     @property
     def is_strict(self) -> bool:
-        """Is each recipient under way taken for refused?"""
+        """Does each recipient under way count as refused?"""
         return self.is_careful or self.hour is not None
 
     @property
@@ -84,7 +84,7 @@ class KnownLimits(Struct, eq=False):
     # -- what teaches it -----------------------------------------------------------------------
 
     def set_row(self, row: RefusalLimits, label: str) -> None:
-        """A name, a greeting or a reply has told more of the host: this row holds from now on."""
+        """A name, a greeting or a reply has identified the host: this row applies from now on."""
         self.row, self.label = row, label
         if row.hour is not None:
             self.hour = row.hour if self.hour is None else min(self.hour, row.hour)
@@ -97,7 +97,7 @@ class KnownLimits(Struct, eq=False):
         self.tolerance = min(self.tolerance, self.ceiling)
 
     def share_host(self) -> None:
-        """An address of somebody else's domain was accepted: many domains share the host."""
+        """An address of another domain than the host's was accepted: many domains share it."""
         if self.is_shared:
             return
         self.is_shared = self.changed = True
@@ -127,11 +127,11 @@ class KnownLimits(Struct, eq=False):
         self.is_proven = False
 
     def doubt(self) -> None:
-        """Another process was refused since it accepted somebody here."""
+        """Another process was refused here after our latest acceptance."""
         self.is_proven = False
 
     def proofs_lack(self) -> None:
-        """The host has accepted nobody, and refuses its postmaster: growth can't be proven."""
+        """The host has accepted none, and refuses its postmaster: growth can't be proven."""
         self.proofs_lacking = True
 
     def _note_taken(self, at: float) -> None:
@@ -159,7 +159,7 @@ class KnownLimits(Struct, eq=False):
     # -- what is kept --------------------------------------------------------------------------
 
     def report(self, *, again: bool = False) -> None:
-        """The record is taken; `again`: it was not received."""
+        """The record was taken, to be reported; `again`: that failed."""
         self.changed = again
 
     def learn(self, record: HostRecord) -> None:
@@ -241,7 +241,7 @@ class RefusalBudget(Struct, eq=False):
         return not lacks and used + price <= known.tolerance / 4
 
     def awaits_lease(self, kind: Kind, account: str, now: float) -> bool:
-        """Is it a lease that lacks, which may come, and not the tolerance?"""
+        """Is a lease missing, which may still come, rather than tolerance?"""
         lease = self.lease
         if lease is None:
             return False
@@ -254,7 +254,7 @@ class RefusalBudget(Struct, eq=False):
         return unleased > self.room_beside(flying, kind, account, now)
 
     def is_limited_otherwise(self, now: float) -> bool:
-        """Is it a limit that does not grow: the hour's, a share's, or that the store of leases is away?"""
+        """Is the limit one that does not grow: an hour's, a share's, or a store without an answer?"""
         hour = self.known.hour
         return (
             (self.lease is not None and self.lease.standing.is_away)
@@ -275,7 +275,7 @@ class RefusalBudget(Struct, eq=False):
         queued: int = 0,
         leased: bool = True,
     ) -> int:
-        """The same beside others under way that may cost so much. Not `leased`: of all processes."""
+        """room() if those under way may cost `flying`. Not `leased`: of all processes."""
         if now < self.bans.rest_until or (kind is Kind.LIST and now < self.rate.rest.until):
             return 0
         total, own = self.limits_of(kind, account, now)
@@ -287,7 +287,7 @@ class RefusalBudget(Struct, eq=False):
         if self.known.hour is not None:
             left = min(left, self._left_of_hour(self.known.hour, kind, account, now, flying))
         waiting = 0
-        if kind is Kind.NAME and self.known.is_counted:  # rows of lists that wait need theirs
+        if kind is Kind.NAME and self.known.is_counted:  # leave room to the rows that wait
             waiting = queued
             if self.known.row.is_counted:  # one that turned may first have to show that it judges
                 waiting = max(queued, self.accounts.rows_waiting(now, HOUR_S + WINDOW_S))
@@ -304,7 +304,7 @@ class RefusalBudget(Struct, eq=False):
 
     @property
     def _is_new(self) -> bool:
-        """Has it shown nothing yet? Then each recipient under way uses up one of a lease.
+        """Is the host still untried? Then each recipient under way uses up one of a lease.
 
         Each of several processes has a few, and together they must not exceed the tolerance.
         """
@@ -316,7 +316,7 @@ class RefusalBudget(Struct, eq=False):
         return max(0, left - (sum(self._under_way.values()) if under_way else 0))
 
     def limits_of(self, kind: Kind, account: str, now: float) -> tuple[float, float]:
-        """Refusals within the window at which this account may send no more: of all, and its own."""
+        """The most refusals within the window for this account: of all accounts, and its own."""
         tolerance = self.known.tolerance
         most = tolerance / 2 if kind is Kind.LONE_NAME else float(tolerance)
         if self.accounts.is_alone(account, now):
@@ -429,7 +429,7 @@ class RefusalBudget(Struct, eq=False):
                 self.lease.note(now, account)
 
     def withdraw_refusal(self, kind: Kind, account: str) -> None:
-        """The latest refusal of the account was no refusal of its recipient."""
+        """The latest refusal of the account was not the recipient's own."""
         self.refusals.withdraw(account)
         if self.lease is not None:
             self.lease.withdraw(account)
@@ -439,6 +439,6 @@ class RefusalBudget(Struct, eq=False):
             self.refused = max(0, self.refused - 1)
 
     def learn(self, asked: int, refused: int) -> None:
-        """Another process has counted these."""
+        """Add the counts of another process."""
         if asked > self.asked:
             self.asked, self.refused = asked, refused

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 BAN_LEAST = 3  # refusals within an hour: no guard that we know bans at fewer (MDaemon at the third)
 LIST_WAIT_S = 60.0  # after a refusal, before a list may raise the tolerance: a jail reads its log
 PATIENCE_SHARE = 10  # or a tenth of the list's patience, if that is less
-AIM_S = 900.0  # in which a list should be done at a shared host; at somebody's own: its patience
-ROOM_SHARE = 0.75  # of the tolerance: at so much of it a list that found none left comes back
-RETRY_S = 10.0  # where no time can be told at which there is room
+AIM_S = 900.0  # in which a list should be done at a shared host; elsewhere within its patience
+ROOM_SHARE = 0.75  # of the tolerance: with so much free, a list that found no room comes back
+RETRY_S = 10.0  # if it is unknown when there is room
 NAME_PROOF_S = 60.0  # an acceptance is proof enough for one random name so long
-BAN_AFTER_S = HOUR_S  # refusals and answers within this time make a closed door a ban
+BAN_AFTER_S = HOUR_S  # after refusals and answers within it, a refused connection is a ban
 CONTESTED_S = 2.0  # until a process that needs no more of a host has given back what it leased
 
 
@@ -125,7 +125,7 @@ class Tolerance:
             return Growth.NOW if now - self.known.proof_at < NAME_PROOF_S else Growth.NOT
         here = budget.accounts.get(account)
         if not wait_s and (here is None or not here.refused):
-            return Growth.NOW  # nothing that it asked was refused here: it is not the cause
+            return Growth.NOW  # no recipient of the account was refused here
         if is_provable and not self.known.proofs_lacking:
             return Growth.PROVE
         at_own_risk = not wait_s or self.known.proofs_lacking
@@ -147,16 +147,16 @@ class Tolerance:
         return room
 
     def _needs_more(self, account: str, now: float, patience_s: float) -> bool:
-        """Is a list to raise it?
+        """Must a list raise it?
 
-        Once at a shared host it does so without need: a ban of its first burst is met by the
-        address that is to prove the growth, and not by a list that comes back when it has ended.
+        Once at a shared host it does so without need: a ban because of its first burst is noticed
+        by the address that is to prove the growth, before the list comes back.
         """
         is_first = self.known.is_shared and not self.known.is_tried
         return is_first or not self._is_done_in_time(account, now, patience_s)
 
     def _is_done_in_time(self, account: str, now: float, patience_s: float) -> bool:
-        """Would the rows that wait be done within the aim by what leaves the window?"""
+        """Would the waiting rows be done within the aim without any growth?"""
         budget, aim_s = self.budget, patience_s
         if self.known.is_shared:
             here = budget.accounts.get(account)
@@ -175,7 +175,7 @@ class Tolerance:
         if now < (rest_until := max(budget.bans.rest_until, rate_until)):
             return rest_until - now
         if budget.room_beside(0.0, kind, account, now, leased=False) > 0:
-            # What lacks is under way, or leased by other processes: both come back soon.
+            # The rest is under way, or leased by other processes: both come back soon.
             is_leased_out = budget.lease is not None and budget.lease.left < 1
             return CONTESTED_S if is_leased_out else RETRY_S
         waits = []
@@ -187,7 +187,7 @@ class Tolerance:
         if may_grow and self._needs_more(account, now, patience_s):
             wait_s = list_wait_s(patience_s)
             grows_s = refusals.latest_at + wait_s - now
-            # Where that time has come, nothing has shown that the host judges: not soon again.
+            # If that time has come, no proof that the host judges was found: try it less often.
             waits.append(grows_s if grows_s > 0 else wait_s)
         wait_s = min((each for each in waits if each > 0), default=RETRY_S)
         hour_ends_s = refusals.hour_ends_s(now)
@@ -226,7 +226,7 @@ class Tolerance:
     # -- what processes share --------------------------------------------------------------------
 
     def lease_by(self, lease: "RefusalLease") -> None:
-        """Other processes ask the host, too: this lease is the part of this one."""
+        """Other processes use the host, too: this lease is our share of it."""
         self.budget.lease_by(lease)
 
     @property
@@ -234,7 +234,7 @@ class Tolerance:
         return self.budget.is_busy
 
     def to_record(self, now: float, hour_took: int = 0) -> HostRecord:
-        """What is kept for 30 days."""
+        """Return the record that is kept for 30 days."""
         known, budget = self.known, self.budget
         known.report()
         return HostRecord(

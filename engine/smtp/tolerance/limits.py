@@ -8,8 +8,8 @@ WINDOW_S = 600.0  # fail2ban's findtime; other guards count by the hour or by th
 GUARDED_S = WINDOW_S + 10.0  # it looks every five seconds for what is older
 HOUR_S = 3600.0
 DAY_S = 86_400.0
-BUDGET_RULE = "budget.refusals"  # of an address that was not sent because nothing was left
-BAN_RULE = "ban.recognised"  # of one that was not answered because the host has banned us
+BUDGET_RULE = "budget.refusals"  # of an address that was not sent for want of tolerance
+BAN_RULE = "ban.recognised"  # of an address without an answer, as the host has banned us
 
 
 class RefusalLimits(Struct, frozen=True):
@@ -56,5 +56,5 @@ class Growth(Enum):
     """May the tolerance be raised for this work, now?"""
 
     NOW = "now"
-    PROVE = "prove"  # once an address that was accepted before is accepted again
+    PROVE = "prove"  # as soon as an address that was accepted before is accepted again
     NOT = "not"

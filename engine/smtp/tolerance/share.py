@@ -28,6 +28,6 @@ class HourlyShare(Struct, eq=False):
             self._answered.popleft()
         sent, refused = len(self._answered) + under_way, refused + under_way
         below = -int(-(share * sent - refused) // (1 - share)) - 1
-        # The first that is judged is judged with all before it.
+        # The first share is judged with all recipients before it.
         first = min(SHARE_FROM - sent, ceil(share * (SHARE_FROM + 1)) - 1 - refused)
         return max(0, below, first)
