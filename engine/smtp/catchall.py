@@ -207,7 +207,7 @@ class DomainAcceptance(Struct, eq=False):
             self.accepts_most = other.accepts_most
 
     def believe(self, acceptance: Acceptance, until: float) -> None:
-        """Another engine has tested the domain."""
+        """The domain was tested, by this engine or another one."""
         self.acceptance, self.known_until = acceptance, until
 
     def pop_awaiting(self) -> list[Probe]:
@@ -280,11 +280,14 @@ class Domains:
         key = (host, _key_of(name, shape))
         domain = self.records.get(key)
         if domain is None:
-            at = self._at_host(host, name)
-            domain = DomainAcceptance(
-                at, shape, host, self._listener, self._others, mint=self._mint
+            domain = self.records[key] = DomainAcceptance(
+                self._at_host(host, name),
+                shape,
+                host,
+                self._listener,
+                self._others,
+                mint=self._mint,
             )
-            self.records[key] = domain
             for other in self._others:
                 tested = other.known(host, domain.key)
                 if tested and (tested.acceptance is Acceptance.ALL or self.judges(host, now)):
@@ -341,9 +344,8 @@ class Domains:
     ) -> list[Probe]:
         """Store the test's result; return the probes that waited for it."""
         domain.testing = False
-        domain.acceptance = acceptance
         kept_s = KEPT_S.get(acceptance, self._keep_s) if in_time else SILENT_S
-        domain.known_until = now + kept_s
+        domain.believe(acceptance, now + kept_s)
         if acceptance is not Acceptance.ALL:
             domain.accepts_most = False
         if acceptance is Acceptance.SOME:

@@ -124,6 +124,22 @@ class SmtpConnection:
                 conversation.check_clock(until)
         return turn
 
+    async def exchange(
+        self,
+        command: Command,
+        lines: list[tuple[float, bool, str]],
+        *,
+        until: float = float("inf"),
+    ) -> CommandReply:
+        """Send a command and return it with its reply; their lines are added to `lines`.
+
+        Raises what send() and receive_reply() raise.
+        """
+        await self.send(command)
+        turn = await self.receive_reply(until=until)
+        lines += self.conversation.lines_of(turn)
+        return turn
+
     @contextmanager
     def _failing(self) -> Iterator[None]:
         """A cancelled wait, or an error, leaves the connection unusable."""

@@ -29,8 +29,7 @@ class HostMemory(Struct, eq=False):
 
     def name_backoff_until(self, name: str) -> float:
         """When the back-off of this exchange name ends; `NEVER` if none is remembered."""
-        known = self._names.get(name)
-        return NEVER if known is None else known[0].until
+        return self.backoff_of(name).until
 
     def address_backoff(self, address: str) -> Cause | None:
         """The cause of this address's current back-off, or None."""
@@ -85,9 +84,7 @@ class HostMemory(Struct, eq=False):
         """Another engine backs off from this address; False if this one does for as long."""
         if backoff.until <= self._addresses.get(address, (NEVER, cause))[0]:
             return False
-        self._addresses[address] = (backoff.until, cause)
-        self._addresses.move_to_end(address)
-        self._trim()
+        self.record((), backoff, (address,), cause)
         return True
 
     def back_off_name(self, name: str, backoff: HostBackoff, cause: Cause) -> bool:
@@ -103,8 +100,7 @@ class HostMemory(Struct, eq=False):
         self, name: str, backoff: HostBackoff, now: float, cause: Cause
     ) -> HostBackoff:
         """The host's back-off, or the longer one of a name that failed at other addresses before."""
-        before, _ = self._names.get(name, (HostBackoff(), None))
-        longer = before.after_failure(now, refused=cause.about_us)
+        longer = self.backoff_of(name).after_failure(now, refused=cause.about_us)
         return longer if longer.until > backoff.until else backoff
 
     def record_success(self, names: Iterable[str]) -> None:

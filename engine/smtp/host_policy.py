@@ -80,9 +80,7 @@ async def start_tls(
     conversation = connection.conversation
     opening = [wire.RSET] if conversation.state.stage is Stage.MAIL else []
     for command in (*opening, wire.STARTTLS):
-        await connection.send(command)
-        turn = await connection.receive_reply(until=until)
-        written += conversation.lines_of(turn)
+        turn = await connection.exchange(command, written, until=until)
         if not turn.reply.positive:
             return turn
     try:
@@ -92,7 +90,5 @@ async def start_tls(
         written.append((trio.current_time(), True, words))
         raise
     written.append((conversation.received_at, True, f"({version}, certificate not judged)"))
-    await connection.send(wire.ehlo(helo_name))
-    turn = await connection.receive_reply(until=until)
-    written += conversation.lines_of(turn)
+    turn = await connection.exchange(wire.ehlo(helo_name), written, until=until)
     return None if turn.reply.positive else turn

@@ -79,13 +79,9 @@ async def _introduce(
             return _refused(host, Step.BANNER, turn)
         host.identity.recognise(" ".join(turn.reply.lines))
         step = Step.HELLO
-        await connection.send(wire.ehlo(host.egress.settings.helo_name))
-        turn = await connection.receive_reply()
-        preamble += connection.conversation.lines_of(turn)
+        turn = await connection.exchange(wire.ehlo(host.egress.settings.helo_name), preamble)
         if turn.reply.code >= 500:
-            await connection.send(wire.helo(host.egress.settings.helo_name))
-            turn = await connection.receive_reply()
-            preamble += connection.conversation.lines_of(turn)
+            turn = await connection.exchange(wire.helo(host.egress.settings.helo_name), preamble)
     except CONNECTION_ERRORS as error:
         return cause_of(error, step, spoke=step is not Step.BANNER)
     if not turn.reply.positive:

@@ -78,12 +78,10 @@ class ConnectionOpener(Struct, eq=False):
         hurry: _Hurry | None = None
         self._openings.begin()
         # Within proven parallelism other connections are opened without waiting anyhow.
-        if self._host.clocks.patient:
-            pass  # few connections, and none because the greeting is slow
-        elif (
-            self._host.staffing.connections.now > self._host.staffing.connections.proven
-            or not self._is_served
-        ):
+        connections = self._host.staffing.connections
+        may_hurry = connections.now > connections.proven or not self._is_served
+        # A patient host has few connections, and none because the greeting is slow.
+        if may_hurry and not self._host.clocks.patient:
             hurry = _Hurry(self, self._now() + HURRY_S)
             self._egress.network.routes.clock.watch(hurry)
         try:
@@ -152,15 +150,16 @@ class ConnectionOpener(Struct, eq=False):
                 break
             if address == turn[-1] and cause.rule in NOT_CONNECTED:
                 turn += await self._of_other_family(turn)  # goes on with these
-        if cause is not None and not permits_short and self._is_ban(cause):
-            pass
-        elif cause is not None and not permits_short:
+        if permits_short:
+            return None
+        if cause is None:
+            if backoff_cause is not None and not self._is_served:
+                self._host.rest.send_on(backoff_cause)  # they failed under another name
+        elif not self._is_ban(cause):
             if cause.outcome is not Outcome.NO_EGRESS:  # else nothing was learned of the host
                 failed = self._openings.failed_of(self._host.identity.addresses, self._now())
                 self._host.rest.record_failure(cause, failed)
             self._host.rest.send_on(cause)
-        elif cause is None and backoff_cause is not None and not (permits_short or self._is_served):
-            self._host.rest.send_on(backoff_cause)  # they failed under another name
         return None
 
     def _is_ban(self, cause: Cause) -> bool:

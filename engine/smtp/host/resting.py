@@ -175,7 +175,7 @@ class HostRest(Struct, eq=False):
     def reject(self, probe: Probe, cause: Cause) -> None:
         """Do not send the probe here, for this cause."""
         host = self._host
-        cause = self._waited_for(probe, cause)
+        cause = self._reported_cause(probe, cause)
         if probe.notes is not None:
             probe.notes.cached.append("rest")
             words = f"{NOT_ASKED}, resting: {cause.words}"
@@ -188,17 +188,21 @@ class HostRest(Struct, eq=False):
         """Fail over every probe that waits here."""
         for probe in self._host.waiting.pop_all():
             if not probe.settled and probe.target.host is self._host:
-                self._probes.fail_over(probe, self._waited_for(probe, cause))
+                self._probes.fail_over(probe, self._reported_cause(probe, cause))
 
-    def _waited_for(self, probe: Probe, cause: Cause) -> Cause:
+    def _reported_cause(self, probe: Probe, cause: Cause) -> Cause:
         """Note when the probe may be retried, if that is known. Returns the cause to report.
 
         If the host limits its rate, a list's row was not refused itself: it reports RATE_REST.
         """
         rate, until, now = self._host.tolerance.budget.rate, self.backoff.until, self._host.now()
-        of_rate = rate.is_limited and probe.has_patience and cause.rule != BAN_RULE
-        if of_rate:
-            until = max(until, rate.rest.until, probe.target.domain.at.backoff_until)
-        if cause.rule == BAN_RULE or (of_rate and now < until):
+        if cause.rule == BAN_RULE:
             probe.result.retry_after(max(0.0, until - now))
-        return RATE_REST if of_rate and now < until else cause
+            return cause
+        if not (rate.is_limited and probe.has_patience):
+            return cause
+        until = max(until, rate.rest.until, probe.target.domain.at.backoff_until)
+        if now >= until:
+            return cause
+        probe.result.retry_after(until - now)
+        return RATE_REST

@@ -107,11 +107,9 @@ class Staffing(Struct, eq=False):
             if prompt > 0 and (host.waiting.count + host.waiting.behind) * round_s <= soon_s:
                 return None
         waiting = host.waiting
-        if (
-            not waiting.any()
-            or (host.rest.backoff.failures and host.rest.backoff.active(host.now()))
-            or len(sessions.woken) * host.width >= waiting.count
-        ):
+        if not waiting.any() or len(sessions.woken) * host.width >= waiting.count:
+            return None
+        if host.rest.backoff.failures and host.rest.backoff.active(host.now()):
             return None
         if sessions.idle:
             return "wake"

@@ -37,8 +37,8 @@ class DueTests(Struct, eq=False):
         """Begin such a test, which the caller sends."""
         domain: DomainAcceptance = probe.target.domain
         model = probe.mailbox.rpartition("@")[0]
-        # If the first one was refused, it is not asked again.
-        return self._begin(domain, model, int(bool(domain.other_local)), probe)
+        # If the first one was refused, it is not sent again.
+        return self._begin(domain, model, 1 if domain.other_local else 0, probe)
 
     def add_second(self, test: CatchAllTest) -> None:
         """A second random address, of another shape, is due."""

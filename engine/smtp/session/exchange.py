@@ -107,7 +107,7 @@ class BatchExchange(Struct, eq=False):
                 until = deadline
             each.attempts.begin()
             if each.notes is not None:
-                self.recorder.record_start(each, reused=reused)
+                self.recorder.record_start(each, each.notes, reused=reused)
         checked = len(asked) > 1 and not has_tests and self.proof.begin_check()
         if checked:
             commands.append(NOOP)

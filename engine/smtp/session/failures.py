@@ -94,8 +94,9 @@ class Failures(Struct, eq=False):
         if doubted and isinstance(error, RemoteProtocolError):
             renamed = isinstance(error, NamesAnother) and error.same_local
             self._emit(Distrusted(renamed))
-        gave_way = isinstance(error, Rerouted)
-        requeue_doubted(self._emit, doubted, batch.elsewhere, cause, gave_way=gave_way)
+        requeue_doubted(
+            self._emit, doubted, batch.elsewhere, cause, gave_way=isinstance(error, Rerouted)
+        )
 
     def refused(self, batch: RecipientBatch, cause: Cause) -> bool:
         """The batch is refused as a whole: requeue each recipient for which other terms are left.
@@ -141,8 +142,7 @@ class Failures(Struct, eq=False):
             emit(Barren(cause, domain_here(batch.unanswered[0])))
         if reused and not batch.served:
             emit(IdledTooLong())
-        unanswered = batch.pop_unanswered()
-        fail_unanswered(emit, unanswered, batch, cause, limited=limited)
+        fail_unanswered(emit, batch.pop_unanswered(), batch, cause, limited=limited)
 
     def expire(self, batch: RecipientBatch) -> None:
         """The deadlines of the whole batch have passed."""

@@ -207,12 +207,10 @@ class NextBatch(Struct, eq=False):
 
     def last_control(self, now: float) -> PendingProbe | None:
         """The control that confirms the session's last verdicts, if it may be sent."""
-        control, transaction = self._confirming(now), self._transaction
-        if control is None or (
-            transaction.must_open([control]) and not transaction.may_open([control])
-        ):
-            return None
-        return control
+        control = self._confirming(now)
+        if control is None or not self._transaction.must_open([control]):
+            return control
+        return control if self._transaction.may_open([control]) else None
 
     def _due_control(self, now: float) -> PendingProbe | None:
         """A control, if the held verdicts are not to wait for a reply that confirms them."""

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from ...evidence import ConnectionAttempt, shown
 from .. import wire
-from ..probe import Probe
+from ..probe import Probe, ProbeNotes
 from ..wire import CommandReply, Conversation
 from .batch import PendingProbe
 from .host import SessionHost
@@ -20,11 +20,8 @@ class SessionRecorder(Struct, eq=False):
     _address: str
     preamble: list[tuple[float, bool, str]]
 
-    def record_start(self, probe: Probe, *, reused: bool) -> None:
-        """The probe is sent on this session."""
-        notes = probe.notes
-        if notes is None:
-            return
+    def record_start(self, probe: Probe, notes: ProbeNotes, *, reused: bool) -> None:
+        """The probe, which has these notes, is sent on this session."""
         if notes.session is not self:
             notes.record_unanswered()
             notes.tried.append(

@@ -85,24 +85,24 @@ class Transaction(Struct, eq=False):
             count > (offer.recipients_max or RECIPIENTS_MAX)
         ):
             return True
-        return offer.domains_max is not None and (
-            len(self._domains | {domain_here(each).name for each in asked}) > offer.domains_max
-        )
+        if offer.domains_max is None:
+            return False
+        return len(self._domains | {domain_here(each).name for each in asked}) > offer.domains_max
 
     def may_open(self, asked: Sequence[PendingProbe]) -> bool:
         """Is one more transaction left to this session? The last reset is kept for a test."""
         transactions_max = self._state.offer.transactions_max
         if transactions_max is not None and self._count >= transactions_max:
             return False
-        return self._state.stage is not Stage.MAIL or (
-            self.resets < RESETS_MAX - (not isinstance(asked[0], CatchAllTest))
-        )
+        if self._state.stage is not Stage.MAIL:
+            return True
+        return self.resets < RESETS_MAX - (not isinstance(asked[0], CatchAllTest))
 
     def may_share(self, asked: Sequence[PendingProbe], probe: PendingProbe) -> bool:
         """May the probe join these in one transaction? LIMITS and SMTPUTF8 decide."""
         if isinstance(probe, Probe) and probe.smtputf8 != asked[-1].smtputf8:  # `asked` are alike
             return False
         domains_max = self._state.offer.domains_max
-        return domains_max is None or (
-            len({domain_here(each).name for each in (*asked, probe)}) <= domains_max
-        )
+        if domains_max is None:
+            return True
+        return len({domain_here(each).name for each in (*asked, probe)}) <= domains_max

@@ -171,8 +171,10 @@ class Tolerance:
     def next_room_s(self, kind: Kind, account: str, now: float, patience_s: float) -> float:
         """After how many seconds the account may find room, at the earliest."""
         budget, refusals = self.budget, self.budget.refusals
-        rate_until = budget.rate.rest.until if kind is Kind.LIST else now
-        if now < (rest_until := max(budget.bans.rest_until, rate_until)):
+        rest_until = budget.bans.rest_until
+        if kind is Kind.LIST:
+            rest_until = max(rest_until, budget.rate.rest.until)
+        if now < rest_until:
             return rest_until - now
         if budget.room_beside(0.0, kind, account, now, leased=False) > 0:
             # The rest is under way, or leased by other processes: both come back soon.
