@@ -97,7 +97,7 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
         "pause": CommandEntry(PAUSES, "pause", "Pause a domain, an operator or an account."),
         "unpause": CommandEntry(PAUSES, "unpause", "End a pause."),
         "pauses": CommandEntry(PAUSES, "pauses", "List what is paused."),
-        "drain": CommandEntry(PAUSES, "drain", "Give a machine no more work of lists."),
+        "drain": CommandEntry(PAUSES, "drain", "Stop a machine from taking lists."),
         "undrain": CommandEntry(PAUSES, "undrain", "Let a machine take lists again."),
         "machines": CommandEntry(PAUSES, "machines", "List the machines of the database."),
         "backup": CommandEntry(

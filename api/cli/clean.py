@@ -90,7 +90,7 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
     "--recheck",
     type=click.IntRange(0, PASSES_MAX),
     metavar="N",
-    help="Ask again up to N times about failures that may pass. Default: 2, or one for each time.",
+    help="Ask again up to N times after temporary failures. Default: 2, or one for each time.",
 )
 @click.option(
     "--recheck-after",

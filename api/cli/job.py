@@ -28,7 +28,7 @@ job = click.Group("job", help=COMMANDS["job"].summary)
     "--id",
     "prefix",
     metavar="ID",
-    help=f"Only jobs whose id begins so, with at least {ID_PREFIX_MIN} characters.",
+    help=f"Only jobs whose id begins with this, at least {ID_PREFIX_MIN} characters.",
 )
 @click.option(
     "--limit",

@@ -166,7 +166,7 @@ def _print_table(keys: "Sequence[Key]") -> None:
     for one in keys:
         cells = [one.id, one.account_id, one.kind, one.prefix, one.label or ""]
         cells += [f"{one.created_at:%Y-%m-%d}", (one.made_by or "").replace("_", " ")]
-        # it is right to an hour, so more would be false
+        # it is accurate to an hour, so more would be false
         cells.append(f"{one.used_at:%Y-%m-%d %H:%M}" if one.used_at else "")
         cells += [" ".join(one.origins)] if has_origins else []
         table.add_row(*(Text(plain(cell)) for cell in cells))

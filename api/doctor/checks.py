@@ -122,7 +122,7 @@ SIGN_IN = CheckRow(
     "sign-in, {subject}",
     "Does the OpenID provider answer?",
     {
-        "unusable": "Correct MAILPROBE_OIDC_ISSUER: what it names, followed by "
+        "unusable": "Correct MAILPROBE_OIDC_ISSUER: its URL, followed by "
         "/.well-known/openid-configuration, must open on this machine and name the same issuer."
     },
 )

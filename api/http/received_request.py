@@ -52,7 +52,7 @@ class Admission(Struct, frozen=True):
             self.arrival.free(octets)
 
 
-NO_ADMISSION = Admission()  # of other work, and of requests that are never rejected
+NO_ADMISSION = Admission()  # of work without a request, and of requests that are never rejected
 
 
 def hand_over(scope: Scope, request_id: str, admission: Admission) -> None:

@@ -39,8 +39,8 @@ class ListWait(Struct, frozen=True):
     cause: Annotated[
         ListWaitCause,
         says(
-            "`minute`: the key's limit. `plan`: the month or the cap is used up. `recheck`: what "
-            "time may cure. `hosts`: mail hosts take no more now. `self_protection`: the service "
+            "`minute`: the key's limit. `plan`: the month or the cap is used up. `recheck`: "
+            "temporary failures are asked again. `hosts`: mail hosts take no more now. `self_protection`: the service "
             "reaches no mail host. `paused`: by the operator of the service."
         ),
     ]

@@ -182,7 +182,7 @@ def _of_requests(operations: Operations) -> tuple[Family, ...]:
         Family("gauge", "mailprobe_addresses_under_way", "Addresses reserved and not answered."),
         Family("gauge", "mailprobe_addresses_under_way_max", "Limit of addresses under way; beyond it requests get 503."),
         Family("gauge", "mailprobe_blind", "Workers whose lists pause because they reach no mail host."),
-        Family("gauge", "mailprobe_drained", "Workers that take no more of lists, as the operator said."),
+        Family("gauge", "mailprobe_drained", "Workers that take no lists, because the operator has drained them."),
     )  # fmt: skip
 
 

@@ -64,13 +64,11 @@ class BounceCounts(Struct, frozen=True):
 
     recorded: Annotated[int, says("Mailboxes that do not exist: `bounced` for 90 days.")]
     soft: Annotated[
-        int, says("Addresses whose bounces pass, such as of full mailboxes. Nothing is recorded.")
+        int, says("Addresses with temporary bounces, such as full mailboxes. Nothing is recorded.")
     ]
     ignored: Annotated[
         int,
-        says(
-            "Addresses refused for another reason, for none that is known, or of no bounce at all."
-        ),
+        says("Addresses refused for another or an unknown reason, or that did not bounce."),
     ]
 
 

@@ -18,7 +18,7 @@ class HealthResponse(Struct, frozen=True, omit_defaults=True):
     ok: Annotated[bool, says("The usage store can be written.")]
     ts: Annotated[int, says("Milliseconds since 1970.")]
     drained: Annotated[
-        bool, says("True if this machine takes no more of lists; left out otherwise.")
+        bool, says("True if this machine is drained, so takes no lists; left out otherwise.")
     ] = False
 
 

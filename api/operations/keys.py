@@ -35,7 +35,7 @@ from .parameter_texts import KEY_LABEL
 
 VERIFYING: tuple[KeyKind, ...] = ("standard", "test")  # the kinds of keys that verify
 KEYS_A_MINUTE = 20  # per account: each key is a row that its retention keeps
-WARNING = "Keep this key now: it is shown this once and cannot be read again."
+WARNING = "Keep this key now: it is shown only once and cannot be read again."
 PATH = "/v1/management/keys"
 
 
@@ -52,7 +52,7 @@ class CreateKeyRequest(Struct, frozen=True):
 
 
 class ManagementKey(Struct, frozen=True):
-    """An active key, without its secret. `last_used_at` is right to an hour, and null before the first use.
+    """An active key, without its secret. `last_used_at` is accurate to an hour, and null before the first use.
 
     `made_by`: a browser's session, the operator's command line, or a provisioning key; `service`
     and `billing` make none. Null for a key of an older version.
@@ -65,7 +65,7 @@ class ManagementKey(Struct, frozen=True):
     kind: Annotated[
         Literal["live", "test"], says("A test key sends nothing and costs nothing.")
     ] = "live"
-    last_used_at: Annotated[Instant | None, says("The last use, right to an hour.")] = None
+    last_used_at: Annotated[Instant | None, says("The last use, accurate to an hour.")] = None
     made_by: Annotated[ActorKind | None, says("By what the key was made.")] = None
 
 
@@ -81,7 +81,7 @@ class ManagementCreateKeyResponse(Struct, frozen=True):
     """A new standard key. `key` is never shown again."""
 
     id: Annotated[UUID, says("Its id.")]
-    key: Annotated[str, says("The key itself. It is shown this once.")]
+    key: Annotated[str, says("The key itself. It is shown only once.")]
     created_at: Annotated[Instant, says("When it was created.")]
     warning: Annotated[str, says("A reminder to keep the key.")]
     label: Annotated[str | None, says(KEY_LABEL)] = None
@@ -91,7 +91,7 @@ class ManagementProvisioningKeyResponse(Struct, frozen=True):
     """A new provisioning key. `key` is never shown again."""
 
     id: Annotated[UUID, says("Its id.")]
-    key: Annotated[str, says("The key itself. It is shown this once.")]
+    key: Annotated[str, says("The key itself. It is shown only once.")]
 
 
 async def list_api_keys(service: Service, call: Call) -> OperationReply:
@@ -112,7 +112,7 @@ async def list_api_keys(service: Service, call: Call) -> OperationReply:
 
 
 async def create_api_key(service: Service, call: Call) -> OperationReply:
-    """A new live or test key, shown this once."""
+    """A new live or test key, shown only once."""
     body: CreateKeyRequest = call.body or CreateKeyRequest()
     account = call.caller.account
     keys_max = service.plans[account.tier].max_keys

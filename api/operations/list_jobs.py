@@ -115,8 +115,8 @@ class ListResponse(Struct, frozen=True, kw_only=True):
     left_s: Annotated[
         float | None,
         says(
-            "Seconds until all are answered, at this rate, within the limit of a minute, and by "
-            "what mail hosts take."
+            "Seconds until all are answered, at this rate, within the limit of a minute and the "
+            "tolerance of mail hosts."
         ),
     ] = None
     cause: Annotated[str | None, says("The code of the error that paused it or made it fail.")] = (
@@ -124,7 +124,7 @@ class ListResponse(Struct, frozen=True, kw_only=True):
     )
     ended_at: Annotated[Instant | None, says("When it ended.")] = None
     recheck_at: Annotated[
-        Instant | None, says("When what time may cure is asked again, or was last.")
+        Instant | None, says("When temporary failures are asked again, or were last.")
     ] = None
     stage: Annotated[
         ListStage | None, says("While it runs: addresses are asked, or all that are left wait.")
@@ -136,7 +136,7 @@ class ListResponse(Struct, frozen=True, kw_only=True):
         tuple[ListWait, ...], says("What addresses wait for, also while others are asked.")
     ] = ()
     patience_s: Annotated[
-        int, says("So many seconds each address may wait for what its mail host takes.")
+        int, says("How many seconds each address may wait until its mail host takes more.")
     ]
     columns: Annotated[
         list[str], says("The columns of the addresses; none: each line is an address.")

@@ -65,7 +65,9 @@ VERIFYING: Refusals = (
 
 _encoder = msgspec.json.Encoder()
 
-NO_SMTP_AT_ONCE = f"{when('false', NO_SMTP)} What layers 1 to 3 leave open is unknown, at once."
+NO_SMTP_AT_ONCE = (
+    f"{when('false', NO_SMTP)} Addresses that layers 1 to 3 do not decide are unknown at once."
+)
 
 # check_webhook says what is wrong with a URL, so the type has no constraints.
 WebhookUrl = Annotated[str, Meta(extra_json_schema={"pattern": "^https://", "maxLength": 2048})]
@@ -102,7 +104,7 @@ class VerifyRequest(AddressBody, frozen=True):
     recheck: Annotated[
         bool,
         says(
-            "With webhook or async: what time may cure (greylisting, a time-out) is verified again "
+            "With webhook or async: after temporary failures (greylisting, a time-out) it is verified again "
             "5 and 15 minutes later before the result is final. It counts once. Without them it "
             "has no effect."
         ),

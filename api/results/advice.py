@@ -96,7 +96,7 @@ ADVICE: Mapping[Reason, ReasonAdvice] = {
     ),
     "greylisted": ReasonAdvice(
         "mailbox", "no clear answer", "The host asks to come back later.",
-        f"The mail host asks everybody new to come back later. {LATER}",
+        f"The mail host asks new senders to come back later. {LATER}",
     ),
     "rate_limited": ReasonAdvice(
         "mailbox", "no clear answer", "Too many requests for the host.",
@@ -116,8 +116,8 @@ ADVICE: Mapping[Reason, ReasonAdvice] = {
         ("See the hosts", "hosts"),
     ),
     "smtp_blocked": ReasonAdvice(
-        "mailbox", "not asked", "{provider} answers nobody.",
-        "{provider} tells nobody which mailboxes it has, so nobody can check this one. Most such "
+        "mailbox", "not asked", "{provider} does not answer checks.",
+        "{provider} does not tell which mailboxes it has, so this one cannot be checked. Most such "
         f"addresses are good. {ASK}",
     ),
     "needs_smtputf8": ReasonAdvice(
@@ -187,7 +187,7 @@ DECIDED: frozenset[Reason] = frozenset(
     ("accepted", "untested", "syntax", "disposable", "no_mx", "no_mailbox", "disabled", "bounced")
 )
 ORDER: tuple[Layer, ...] = tuple(NAMES)
-# By the ending of a mail host's name: who answers nobody, as people call it.
+# By the ending of a mail host's name: providers that do not answer checks, as people call them.
 PROVIDERS: Mapping[str, str] = {
     "google.com": "Gmail", "googlemail.com": "Gmail", "yahoodns.net": "Yahoo",
     "outlook.com": "Outlook", "hotmail.com": "Outlook", "mx.microsoft": "Outlook",
@@ -210,7 +210,7 @@ def answer_of(verdict: Verdict) -> AnswerWords:
 def reason_words(reason: Reason, light: Light) -> str:
     """A reason in a few words, of many addresses; only a typo makes some reasons doubtful."""
     if reason == "smtp_blocked":
-        return "Provider answers nobody"
+        return "Provider does not answer checks"
     words = WORDS[reason]
     if light == "YELLOW_LIGHT" and reason in DECIDED:
         return "Perhaps a typo" if reason == "disposable" else f"Perhaps a typo: {words}"
@@ -222,7 +222,7 @@ def why_of(verdict: Verdict, reason: Reason) -> str:
     if verdict.suggestion is not None:
         return f"Perhaps a typo: {verdict.suggestion}?"
     if reason == "smtp_blocked":
-        return f"{provider_of(verdict)} answers nobody"
+        return f"{provider_of(verdict)} does not answer checks"
     return reason_words(reason, light_of(verdict))
 
 

@@ -52,7 +52,7 @@ ANSWERS: Mapping[str, SandboxRow] = {
     "undeliverable": SandboxRow(Outcome.UNDELIVERABLE, "the host says that there is no such mailbox"),
     "catch_all": SandboxRow(Outcome.CATCH_ALL, "the host accepts every address of the domain"),
     "blocked": SandboxRow(
-        Outcome.SMTP_BLOCKED, "a provider that answers no probe", Signals(smtp_blocked=True)
+        Outcome.SMTP_BLOCKED, "a provider that does not answer probes", Signals(smtp_blocked=True)
     ),
     "disposable": SandboxRow(
         Outcome.DISPOSABLE, "a throwaway domain", Signals(disposable=True), has_route=False
@@ -63,7 +63,7 @@ ANSWERS: Mapping[str, SandboxRow] = {
         Outcome.TEMPORARY, "the host asks to come back later", rule="greylist.named"
     ),
     "full": SandboxRow(Outcome.MAILBOX_FULL, "the mailbox is full"),
-    "inconclusive": SandboxRow(Outcome.REFUSED_BY_POLICY, "a refusal that says nothing of the mailbox"),
+    "inconclusive": SandboxRow(Outcome.REFUSED_BY_POLICY, "a refusal that says nothing about the mailbox"),
     "role": SandboxRow(Outcome.DELIVERABLE, "a role's mailbox, not a person's", Signals(role=True)),
     "info": SandboxRow(Outcome.DELIVERABLE, "the same", Signals(role=True)),
     "free": SandboxRow(

@@ -39,7 +39,7 @@ def test_the_link_of_the_first_start_makes_an_account_once(visitor: BrowserPage)
     link = next(line.strip() for line in log.splitlines() if "/dashboard/welcome?" in line)
     again = httpx.get(link, timeout=PATIENCE_S)
     assert again.status_code == 404
-    assert "not good any more" in again.text
+    assert "no longer works" in again.text
 
 
 def test_a_provisioning_key_signs_in_and_signing_out_ends_it(
@@ -161,8 +161,8 @@ def test_another_column_is_chosen_in_the_preview(ann: BrowserPage, tmp_path: Pat
     ann.page.get_by_label("email").uncheck()
     ann.page.get_by_label("home").check()
     expect(ann.page.get_by_role("button", name="Verify 1 address")).to_be_disabled()
-    expect(ann.page.get_by_text("press “Read it so” first")).to_be_visible()
-    ann.page.get_by_role("button", name="Read it so").click()
+    expect(ann.page.get_by_text("press “Read it this way” first")).to_be_visible()
+    ann.page.get_by_role("button", name="Read it this way").click()
     ann.page.get_by_text("column: home").wait_for()
     ann.page.get_by_role("button", name="Verify 2 addresses").wait_for()
 
@@ -174,10 +174,10 @@ def test_another_encoding_is_chosen_in_the_preview(ann: BrowserPage, tmp_path: P
     rows = ann.page.get_by_role("region", name="First rows")
     expect(rows).to_contain_text("Zo\u00eb")
     ann.page.get_by_label("Encoding").select_option("Greek (Windows-1253)")
-    ann.page.get_by_role("button", name="Read it so").click()
+    ann.page.get_by_role("button", name="Read it this way").click()
     expect(rows).to_contain_text("Zo\u03bb")
     ann.page.get_by_label("Encoding").select_option("Western (Windows-1252)")
-    ann.page.get_by_role("button", name="Read it so").click()
+    ann.page.get_by_role("button", name="Read it this way").click()
     expect(rows).to_contain_text("Jos\u00e9")
     expect(ann.page.get_by_label("Separator")).to_have_value(";")
 

@@ -1,4 +1,4 @@
-"""Asks about the addresses of a list: a first time, and again what time may cure.
+"""Asks about the addresses of a list: a first time, and again after temporary failures.
 
 The first answers come from the list's first domains. If nothing outside can be reached
 they say so within seconds, not after the whole list. An early end is recorded in the
@@ -142,7 +142,7 @@ class Passes(Struct):
             )
 
     async def run(self, source: AnswerSource) -> None:
-        """Ask until every address has an answer, and again what time may cure.
+        """Ask until every address has an answer, and again after temporary failures.
 
         Raises CommandError where nothing but this machine or its network is to blame.
         """

@@ -74,7 +74,7 @@ def clean_list(
             summary = writer.finish()
             if is_interrupted:
                 journal.sync()
-                left = f"; ask again with: {resume_command}"
+                left = f"; ask again after temporary failures with: {resume_command}"
                 print_error(f"interrupted; what is known is written{left if order.journal else ''}")
             elif waiting := passes.left_waiting():
                 share = passes.counts.refused_share

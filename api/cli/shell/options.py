@@ -33,7 +33,7 @@ bounces_option = click.option(
     "--bounces",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Ask about no address that bounced, as FILE says: it is undeliverable.",
+    help="Do not ask about addresses that bounced, as FILE says: they are undeliverable.",
 )
 no_smtp_option = click.option("--no-smtp", is_flag=True, help=f"{NO_SMTP} {WITHOUT_PORT}")
 

@@ -72,7 +72,7 @@ ARGUMENTS: dict[str, dict[str, object]] = {
         "backslash": _OF_CLEAN["backslash"],
         "only": ONLY_LIGHTS,
         **{name: when("true", _OF_CLEAN[name] or "") for name in ("dedupe", "suggest", "resume")},
-        "recheck": "How often to ask again about failures that may pass, each time 5 minutes later.",
+        "recheck": "How often to ask again after temporary failures, each time 5 minutes later.",
         "patience_s": f"{PATIENCE_S} Default: as MAILPROBE_PATIENCE says, else 900.",
         "smtp": f"{when('false', NO_SMTP)} {WITHOUT_PORT}",
         "overwrite": "true: replace a result that is there already.",

@@ -54,7 +54,7 @@ DECIDES: dict[Reason, str] = {
     "full": "No: it is full. This decides.",
     "blocked_us": "No, because of who you are. This decides.",
     "policy": "No, but not about the mailbox. This decides.",
-    "unclear": "This says nothing of the mailbox. This decides.",
+    "unclear": "This says nothing about the mailbox. This decides.",
 }
 SILENCE = "(silence)"
 

@@ -96,7 +96,7 @@ def _register_welcome(pages: Blueprint, frame: Frame, cookie: KeyCookie) -> None
     async def not_welcome() -> Response:
         return await frame.error(
             404,
-            "This link is not good any more: it makes the first account, once.",
+            "This link no longer works: it makes the first account, once.",
             "Sign in with a provisioning key.",
         )
 

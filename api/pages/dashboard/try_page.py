@@ -42,7 +42,7 @@ EMAIL_CHARACTERS_MAX = 320  # as the form's field; the parser refuses longer one
 # What the page says of each layer before an address was tried.
 WILL_CHECK = (
     ("Syntax", "Is it written as an address must be?"),
-    ("Throwaway list", "Is its domain one of those for a day?"),
+    ("Throwaway list", "Does its domain give out throwaway addresses?"),
     ("Mail host", "Does the domain take mail, and where?"),
     ("Mailbox", "We ask the mail host, and show you each word."),
     ("Signals", "Typo, role name, free provider?"),

@@ -128,7 +128,7 @@ async def test_the_page_filters_turns_and_downloads(autojump_clock):
         assert b",<b>=1," in got.octets
         assert len(got.octets.splitlines()) == 4
         assert rows_of((await visitor.get("/audit?kind=other&before=x")).octets) == []
-        assert b"There is no such entry" in (await visitor.get("/audit?kind=list_deleted")).octets
+        assert b"No entry matches" in (await visitor.get("/audit?kind=list_deleted")).octets
 
 
 async def test_another_account_sees_none_of_it(autojump_clock):

@@ -37,7 +37,7 @@ def test_each_reason_for_doubt_has_its_own_advice() -> None:
         for reason in ("smtp_blocked", "catch_all", "greylisted", "resolver", "full", "blocked_us")
     }
     assert len(set(advised.values())) == len(advised)
-    assert "nobody can check" in advised["smtp_blocked"]
+    assert "cannot be checked" in advised["smtp_blocked"]
     assert "our own resolver" in advised["resolver"]
 
 
@@ -79,9 +79,9 @@ def test_a_typo_is_a_question_and_nothing_else() -> None:
 
 def test_a_provider_that_answers_nobody_has_its_name() -> None:
     gmail = judged(Outcome.SMTP_BLOCKED, host="gmail-smtp-in.l.google.com")
-    assert why_of(gmail, "smtp_blocked") == "Gmail answers nobody"
+    assert why_of(gmail, "smtp_blocked") == "Gmail does not answer checks"
     other = judged(Outcome.SMTP_BLOCKED)
-    assert why_of(other, "smtp_blocked") == "The provider answers nobody"
+    assert why_of(other, "smtp_blocked") == "The provider does not answer checks"
 
 
 def test_the_reasons_of_many_addresses_name_a_typo_and_no_throwaway() -> None:

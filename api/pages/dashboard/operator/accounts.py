@@ -124,7 +124,7 @@ def _register_account(pages: Blueprint, frame: Frame) -> None:
     @pages.post(f"{place}/delete")
     @frame.for_operators
     async def delete_account(id: str) -> Response:
-        """What is personal goes at once, and what runs ends. There is no way back."""
+        """Delete personal data and end running work at once. This cannot be undone."""
         found, typed = await _account_of(frame, id), (await form_fields()).get("email", "").strip()
         if found.id == caller().account.id:
             return await _shown_account(

@@ -247,7 +247,7 @@ def _register_links(pages: Blueprint, frame: Frame) -> None:
     async def no_link() -> Response:
         return await frame.error(
             403,
-            "This link signs nobody in.",
+            "This link does not work here, or not any more.",
             "It works once, for 15 minutes, in the browser that asked for it. Ask for another one.",
         )
 

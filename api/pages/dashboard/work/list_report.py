@@ -103,7 +103,7 @@ def _register_report(pages: Blueprint, frame: Frame) -> None:
         if shared is None or stored is None:
             return private(
                 await frame.error(
-                    404, "This link is not good any more.", "Ask for another one who sent it."
+                    404, "This link no longer works.", "Ask the person who sent it for another one."
                 )
             )
         found = response_of(stored, NO_WAITS, frame.service.now(), 0)

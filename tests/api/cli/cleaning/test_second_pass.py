@@ -47,7 +47,7 @@ def test_ctrl_c_while_it_waits_leaves_what_is_known_and_a_run_to_go_on_with(tmp_
         process.send_signal(signal.SIGINT)
         _, said = process.communicate()
     assert process.returncode == 0
-    assert "ask again with: mailprobe clean list.csv --resume" in said
+    assert "ask again after temporary failures with: mailprobe clean list.csv --resume" in said
     assert (tmp_path / "list.verified.csv").read_bytes() == at_once
     assert [(row["status"], row["reason"], row["attempts"])
             for row in rows_of(tmp_path / "list.verified.csv")] == [

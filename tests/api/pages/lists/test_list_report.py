@@ -76,7 +76,7 @@ async def test_a_link_that_has_ended_shows_nothing(way: str, autojump_clock: Clo
 
 async def gone(got: HttpAnswer) -> None:
     assert got.status == 404
-    assert b"not good any more" in got.octets
+    assert b"no longer works" in got.octets
     assert got.headers["x-robots-tag"] == "noindex, nofollow"
 
 

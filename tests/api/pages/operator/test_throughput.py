@@ -121,7 +121,7 @@ async def test_the_page_says_what_was_answered_and_since_when(autojump_clock: Cl
             await trio.sleep(3_600)
             page = (await ann.get(PAGE)).octets.decode()
             assert "none in this time" in page
-            assert "What this machine has answered. It is not stored." in page
+            assert "Answers of this machine. They are not stored." in page
             day = (await ann.get(f"{PAGE}?hours=24")).octets.decode()
             assert "Numbers by 15 minutes" in day
             assert "1 of 3 answers" in day
