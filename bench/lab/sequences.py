@@ -40,7 +40,7 @@ class Hidden(Enum):
 SENTENCES: Mapping[Hidden, str] = {
     Hidden.GREYLISTED: "A request asks a host that greylists only once, so it cannot know; the "
     "later passes of a list can.",
-    Hidden.HOST_CHANGED: "What a host says after it has begun to refuse or accept everybody "
+    Hidden.HOST_CHANGED: "What a host says after it has begun to refuse or accept every recipient "
     "cannot be known until it has rested, and until then looks like an honest answer.",
 }
 KNOWABLE_LATER = frozenset({Hidden.GREYLISTED})  # by the later passes of a list

@@ -34,7 +34,7 @@ from tests.warm_process import WarmProcess
 # httpx does not close the body's generator when a request is cancelled
 pytestmark = pytest.mark.filterwarnings("ignore:Async generator 'httpx:ResourceWarning")
 
-KILLS = seeds(20)
+KILLS, KILLS_MAX = seeds(20), 20  # more, until one has made it send something twice
 TIERS = ("builder", "scale", "free")  # of the child's three accounts
 
 
@@ -48,7 +48,9 @@ async def test_killed_at_any_moment_the_meter_counts_each_verification_once(tmp_
             await make_caller(store, tier, name) for tier, name in zip(TIERS, NAMES, strict=True)
         ]
     async with open_fake_stripe(now=now, trouble=0.3, rng=rng) as fake:
-        for kill in range(KILLS):
+        for kill in range(KILLS_MAX):
+            if kill >= KILLS and max(sent_by(fake).values(), default=0) > 1:
+                break
             command = [
                 "tests.api.billing.billing_child",
                 str(path),
@@ -73,8 +75,12 @@ async def test_killed_at_any_moment_the_meter_counts_each_verification_once(tmp_
     assert min(used) > 0
     identifiers = [event["identifier"] for event in fake.events]
     assert len(identifiers) == len(set(identifiers)) == len(messages)
-    sent = Counter(asked.form["identifier"] for asked in fake.asked if "identifier" in asked.form)
-    assert max(sent.values()) > 1, "nothing was ever sent twice: this proved nothing"
+    assert max(sent_by(fake).values()) > 1, "nothing was ever sent twice: this proved nothing"
+
+
+def sent_by(fake: FakeStripe) -> Counter[str]:
+    """How often each event was sent."""
+    return Counter(asked.form["identifier"] for asked in fake.asked if "identifier" in asked.form)
 
 
 async def live_and_die(command: list[str], fake: FakeStripe, rng: random.Random) -> None:
