@@ -23,8 +23,8 @@ from .shell.options import bounces_option, no_smtp_option, service_options
 if TYPE_CHECKING:
     from mailprobe.engine.settings import EngineSettings
 
-    from ..egress.earlier_refusals import EarlierRefusals
     from ..listfile.selection import Selection
+    from .cleaning.earlier_refusals import EarlierRefusals
     from .cleaning.outputs import Order
     from .cleaning.passes import Recheck
     from .output.summary import Summary
@@ -362,7 +362,7 @@ async def _open_own_engine(
         print_error(notice)
     async with (
         saying_closed_port(settings, print_error),
-        open_own_engine(settings, bounced, earlier=earlier) as source,
+        open_own_engine(settings, bounced, known=earlier.attach if earlier else None) as source,
     ):
         yield source
 

@@ -15,10 +15,10 @@ from ..gc_tuning import COMMAND_COLLECT_AFTER, tune_collector
 from ..results.row_result import domain_of
 
 if TYPE_CHECKING:  # the engine imports DNS, HTTP and SMTP: import it only when it is opened
+    from mailprobe.engine.smtp.tolerance.hosts import Attach
     from mailprobe.engine.stream.answers import Answer
     from mailprobe.engine.stream.engine import Engine
 
-    from ..egress.earlier_refusals import EarlierRefusals
     from ..listfile.journal import SentList, SentRequest
 
 ACCOUNT = "command line"
@@ -75,13 +75,6 @@ class PatientSource(Protocol):
 OpenSource = Callable[[], AbstractAsyncContextManager[AnswerSource]]
 
 
-@runtime_checkable
-class CountingOpener(Protocol):
-    """An OpenSource whose engine counts on from what mail hosts have refused to an earlier run."""
-
-    def count_on(self, earlier: "EarlierRefusals") -> None: ...
-
-
 class OwnEngine:
     """An engine in this process. A probe's deadline starts once its host has a free connection.
 
@@ -133,16 +126,16 @@ async def open_own_engine(
     bounced: Mapping[str, str] = NO_BOUNCES,
     *,
     is_request: bool = False,
-    earlier: "EarlierRefusals | None" = None,
+    known: "Attach | None" = None,
 ) -> AsyncIterator[AnswerSource]:
     """Open an engine for one command, which knows who `bounced`.
 
-    Leaving the block closes its connections with QUIT. `is_request`: see OwnEngine. `earlier`:
-    what mail hosts have refused to a run that this one continues.
+    Leaving the block closes its connections with QUIT. `is_request`: see OwnEngine. `known`
+    gives each mail host what an earlier run knows of its name.
     """
     from mailprobe.engine.stream.engine import open_engine
 
-    async with open_engine(settings, refusals=earlier.attach if earlier else None) as engine:
+    async with open_engine(settings, refusals=known) as engine:
         tune_collector(COMMAND_COLLECT_AFTER)
         yield OwnEngine(engine, bounced=bounced, is_request=is_request)
 

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from mailprobe.engine.verdict import Reason
 
-from ...egress.earlier_refusals import EarlierRefusals
 from ...errors import CommandError, print_error
 from ...listfile.journal import Journal
 from ...results.counts import FAILED_HOSTS_MIN, ResultCounts
@@ -28,6 +27,7 @@ from ...results.row_result import RowResult, row_result
 from ...terminal import plain
 from ..source import ACCOUNT, AnswerSource, PatientSource, in_request_order
 from .addresses import FINAL, TOGETHER_S, DistinctAddresses, first_of_domains
+from .earlier_refusals import EarlierRefusals
 from .early_end import FailuresInARow, is_failure
 from .waiting import clock, words_of_results
 

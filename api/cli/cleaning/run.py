@@ -22,8 +22,9 @@ from ...terminal import plain
 from ..output.html_report import ReportCounts, report_page
 from ..output.summary import Summary
 from ..runner import run
-from ..source import CountingOpener, OpenSource, ResumableSource
+from ..source import OpenSource, ResumableSource
 from .addresses import DistinctAddresses
+from .earlier_refusals import CountingOpener
 from .outputs import Order, check_output, write_list
 from .own_files import replacing_own
 from .passes import Passes, ShowProgress, no_progress

@@ -7,9 +7,9 @@ import trio
 from msgspec.structs import replace
 
 from mailprobe.api.cli.cleaning.addresses import DistinctAddresses
+from mailprobe.api.cli.cleaning.earlier_refusals import EarlierRefusals
 from mailprobe.api.cli.cleaning.passes import Passes, Recheck
 from mailprobe.api.cli.source import ACCOUNT, OwnEngine
-from mailprobe.api.egress.earlier_refusals import EarlierRefusals
 from mailprobe.api.listfile.journal import VERSION, Header, open_journal
 from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
 from mailprobe.bench.world.faults import Late

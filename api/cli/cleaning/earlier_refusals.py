@@ -7,14 +7,14 @@ at its host is given to the engine when it meets the host, as refusals of anothe
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import trio
 from msgspec import Struct, field
 
 from mailprobe.engine.verdict import Reason
 
-from ..results.row_result import RowResult, domain_of
+from ...results.row_result import RowResult, domain_of
 
 if TYPE_CHECKING:  # the engine imports DNS, HTTP and SMTP
     from mailprobe.engine.smtp.tolerance.host import Tolerance
@@ -24,6 +24,13 @@ HOUR_S = 3600.0  # no guard that we know counts for longer
 REFUSED: frozenset[Reason] = frozenset(
     ("no_mailbox", "disabled", "full", "policy", "unconfirmed", "host_changed")
 )
+
+
+@runtime_checkable
+class CountingOpener(Protocol):
+    """An OpenSource whose engine counts on from what mail hosts have refused to an earlier run."""
+
+    def count_on(self, earlier: "EarlierRefusals") -> None: ...
 
 
 class EarlierRefusals(Struct):
