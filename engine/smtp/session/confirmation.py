@@ -302,16 +302,17 @@ class Confirmation(Struct, eq=False):
         is_comparable = self._host.controls.comparable and not self.treatments.is_contradicted
         if self._treatment is not _REFUSED or not is_comparable:
             return []
-        again = [each for each in self.verdicts if self._may_be_held_again(each, now)]
+        for probe, outcome, rule in self.verdicts:
+            if probe.result.refused is None:
+                probe.result.wait_for_session(outcome, rule, self._host, self._latest)
+        again = [
+            each
+            for each in self.verdicts
+            if not each[0].settled and now - each[0].result.refused_at <= BRACKET_S
+        ]
         self.verdicts = [each for each in self.verdicts if each not in again]
         self._emit(HeldBack(-len(again)))
         return [probe for probe, _, _ in again]
-
-    def _may_be_held_again(self, verdict: ProbeVerdict, now: float) -> bool:
-        probe, outcome, rule = verdict
-        if probe.result.refused is None:
-            probe.result.wait_for_session(outcome, rule, self._host, self._latest)
-        return not probe.settled and now - probe.result.refused_at <= BRACKET_S
 
     def holds_again(self, probe: Probe, now: float) -> bool:
         """Hold the refusal by an earlier session, if an acceptance in this one may prove it."""
