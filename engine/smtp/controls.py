@@ -273,6 +273,7 @@ class RefusalRecord(Struct, eq=False):
     _times: deque[float] = field(default_factory=partial(deque, maxlen=RECORD_MAX))
     # The same of those that were not confirmed: it may have refused everybody then.
     _unbelieved: deque[float] = field(default_factory=partial(deque, maxlen=RECORD_MAX))
+    _doubted_since: float = inf  # a refusal that was not confirmed, until a recipient is accepted
     # Most refusals within COUNTED_S after which it accepted somebody, and refused somebody.
     # For requests a refused control counts, too: else each one would need another.
     in_all: dict[Treatment, int] = field(default_factory=_first_record)
@@ -291,11 +292,9 @@ class RefusalRecord(Struct, eq=False):
         """Those of them after which it may still have judged."""
         return self.count(now) - len(self._unbelieved)
 
-    def disbelieve(self, since: float) -> None:
-        """Refusals since then were not believed: they say nothing of how many it takes."""
-        self._unbelieved.extend(at for at in self._times if at >= since)
-        while self._times and self._times[-1] >= since:
-            self._times.pop()
+    def doubt(self, since: float) -> None:
+        """A refusal at that time was not confirmed: those since do not show how many it takes."""
+        self._doubted_since = min(since, self._doubted_since)
 
     def add(self, refused_here: int, now: float) -> int:
         """A recipient was refused as unknown, after so many in its session. Returns the new count."""
@@ -319,10 +318,14 @@ class RefusalRecord(Struct, eq=False):
 
     def note_accepted(self, refused: int | None, refused_here: int, now: float) -> None:
         """A recipient was accepted after so many, and so many of its session; None: after all."""
+        if self._doubted_since < inf:  # an acceptance after a rest proves nothing of those before
+            self._unbelieved.extend(at for at in self._times if at >= self._doubted_since)
+            while self._times and self._times[-1] >= self._doubted_since:
+                self._times.pop()
+            self._doubted_since = inf
         if refused is None and len(self._times) > self.in_all[_ACCEPTED]:
             refused = self._believed(now)
-        known = min(refused or 0, len(self._times))
-        self.in_all[_ACCEPTED] = max(known, self.in_all[_ACCEPTED])
+        self.in_all[_ACCEPTED] = max(min(refused or 0, len(self._times)), self.in_all[_ACCEPTED])
         self.in_session[_ACCEPTED] = max(refused_here, self.in_session[_ACCEPTED])
 
     def note_controlled(self, refused_here: int, now: float) -> None:
@@ -368,9 +371,9 @@ class HostControls(Struct, eq=False):
     seen_at: dict[Treatment, float] = field(default_factory=lambda: dict.fromkeys(Treatment, NEVER))
     # It has refused UNCONFIRMED_FROM and accepted none, or more than its record and none since.
     _nobody_since: float | None = None
-    _unbelieved_since: float = inf  # a refusal, until it is seen to accept somebody
     changed: Treatment | None = None  # how the host treats all since a contradiction
     changed_at: float = NEVER
+    _accepted_all_at: float = NEVER  # the latest contradiction by an acceptance
     _changed_until: float = NEVER
 
     def __post_init__(self) -> None:
@@ -392,9 +395,6 @@ class HostControls(Struct, eq=False):
         the refusals before it, if there were more since.
         """
         self.seen_at[_ACCEPTED] = max(now, self.seen_at[_ACCEPTED])
-        if self._unbelieved_since < inf:
-            self.record.disbelieve(self._unbelieved_since)
-            self._unbelieved_since = inf
         self.record.note_accepted(refused, refused_here, now)
         if now >= self.known.next_sample_at and not of_all:
             self.known.sample(mailbox, domain, now)
@@ -468,10 +468,6 @@ class HostControls(Struct, eq=False):
         """Has it refused several, and accepted none yet, or none since?"""
         return self._nobody_since is not None
 
-    def note_unbelieved(self, at: float) -> None:
-        """A refusal was not confirmed, or was contradicted."""
-        self._unbelieved_since = min(at, self._unbelieved_since)
-
     def note_unconfirmed(self, now: float) -> None:
         """It refused more than ever before an acceptance, and no control was left to confirm it."""
         if self._nobody_since is None or now - self._nobody_since >= KNOWN_S_MAX:
@@ -498,13 +494,12 @@ class HostControls(Struct, eq=False):
         """True since a contradiction, until the host was seen to answer truly again."""
         return self.changed is not None and now < self._changed_until
 
-    @property
-    def has_turned(self) -> bool:
-        """Did it ever treat a control otherwise than before, of whichever egress?"""
-        shared = self._shared
-        return self.changed_at > NEVER or (
-            shared is not None and shared.changed_at(_ACCEPTED) > NEVER
-        )
+    def accepted_all(self, now: float) -> bool:
+        """Did it, within hours, accept what it had refused before, at whichever egress?"""
+        at = self._accepted_all_at
+        if self._shared is not None:
+            at = max(at, self._shared.changed_at(_ACCEPTED))
+        return now - at < KNOWN_S_MAX
 
     def contradict(self, control: Known, treatment: Treatment, now: float) -> int | None:
         """The control was treated this way, unlike before: drop what was learned.
@@ -515,6 +510,8 @@ class HostControls(Struct, eq=False):
         """
         goes_on = self.changed is treatment
         self.changed, self.changed_at = treatment, now
+        if treatment is _ACCEPTED:
+            self._accepted_all_at = now
         self.row_takes = 0
         if self._shared is not None:
             self._shared.note_changed(treatment, now)

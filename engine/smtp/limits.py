@@ -103,6 +103,11 @@ class RecipientLimits(Struct, eq=False):
     width: int = UNLIMITED  # the least of both: recipients in one batch
     until: float = float("inf")  # when the first limit ends: then call update()
 
+    @property
+    def limits_connection(self) -> bool:
+        """Is there a limit of recipients in one connection, so that a control may find no place?"""
+        return self.per_connection < UNLIMITED
+
     def declare_one_each(self) -> None:
         """This operator's hosts accept one recipient per transaction."""
         self._declared = self.per_transaction = self.width = 1

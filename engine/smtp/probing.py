@@ -346,13 +346,15 @@ def _of_accepted(probe: Probe, outcome: Outcome, rule: str) -> tuple[Outcome, st
     if not LADDER[outcome].valid:
         # It was sent again only for the catch-all test, and the reply was another.
         outcome, rule = Outcome.DELIVERABLE_UNTESTED, RANDOM_UNANSWERED
-    host: Host | None = probe.target.host
-    has_turned = probe.deferred_start and host is not None and host.controls.has_turned
-    if outcome is Outcome.DELIVERABLE_UNTESTED and (probe.result.of_record or has_turned):
+    may_accept_all = (probe.result.of_record and probe.has_patience) or (
+        probe.deferred_start
+        and probe.target.host is not None
+        and probe.target.host.controls.accepted_all(probe.target.host.now())
+    )
+    if outcome is Outcome.DELIVERABLE_UNTESTED and may_accept_all:
         if probe.has_patience:
             probe.result.retry_after(probe.result.retry_s or UNANSWERED_S, probe.result.takes)
-        if probe.has_patience or has_turned:
-            return Outcome.UNCONFIRMED, UNCONFIRMED_RULE
+        return Outcome.UNCONFIRMED, UNCONFIRMED_RULE
     return outcome, rule
 
 

@@ -11,7 +11,6 @@ from ..catchall import (
 )
 from ..controls import CHANGED_RULE, UNCONFIRMED_RULE, Treatment
 from ..leases.name_claims import ELSEWHERE_S
-from ..limits import UNLIMITED
 from ..tolerance.host import list_wait_s
 from ..tolerance.limits import Kind
 from .host import Host
@@ -32,7 +31,7 @@ def settle_awaiting(
         if (
             acceptance is Acceptance.SOME
             and probe.has_patience
-            and host.terms.limits.per_connection < UNLIMITED
+            and host.terms.limits.limits_connection
             and probe.result.of_record == inf  # no recipient was refused shortly before
         ):
             outcome, rule = Outcome.UNCONFIRMED, UNCONFIRMED_RULE
@@ -40,9 +39,13 @@ def settle_awaiting(
             probe.result.retry_after(list_wait_s(probe.patience_s))
             domain.forget()
         if acceptance is Acceptance.UNASKED and not probe.settled:
-            kind = Kind.NAME if probe.deferred_start else Kind.LONE_NAME
             probe.result.retry_after(
-                tolerance.next_room_s(kind, probe.asker, now, probe.patience_s),
+                tolerance.next_room_s(
+                    Kind.NAME if probe.deferred_start else Kind.LONE_NAME,
+                    probe.asker,
+                    now,
+                    probe.patience_s,
+                ),
                 tolerance.known.takes,
             )
             # Seen to judge since: what the address lacks is its domain's name alone.

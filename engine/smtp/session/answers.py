@@ -245,8 +245,9 @@ class RecipientReplies(Struct, eq=False):
         if known is not None and not (known is Acceptance.UNASKED and probe.deferred_start):
             if probe.notes is not None:
                 probe.notes.cached.append("catch_all")
-            rule = deciding_rule(known, reading.rule)
-            self._confirmation.conclude(probe, known.outcome, rule, now)
+            self._confirmation.conclude(
+                probe, known.outcome, deciding_rule(known, reading.rule), now
+            )
             return
         probe.result.accept(reading.rule)
         domain.awaiting.append(probe)

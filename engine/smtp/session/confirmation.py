@@ -12,6 +12,7 @@ from math import inf
 from msgspec import Struct, field
 
 from ...verdict import Outcome
+from ..backoff import NEVER
 from ..catchall import RANDOM_UNASKED, Acceptance, DomainAcceptance
 from ..controls import (
     CHANGED_RULE,
@@ -21,7 +22,6 @@ from ..controls import (
     HostControls,
     Treatment,
 )
-from ..limits import UNLIMITED
 from ..probe import Cause, Probe
 from ..replies.rules import Meaning, ReplyMeaning
 from ..tolerance.host import list_wait_s
@@ -172,7 +172,7 @@ class Confirmation(Struct, eq=False):
     def accepted_untested(self, probe: Probe, now: float) -> None:
         """A recipient was accepted whose domain is still to be tested."""
         self.treatments.note_untested(
-            probe, now, takes_few=self._host.terms.limits.per_connection < UNLIMITED
+            probe, now, takes_few=self._host.terms.limits.limits_connection
         )
         self.see(_ACCEPTED)
 
@@ -299,8 +299,11 @@ class Confirmation(Struct, eq=False):
 
     def withdraw_refusals(self, now: float) -> list[Probe]:
         """The probes whose refusal is not confirmed here, and which the next session holds."""
-        is_comparable = self._host.controls.comparable and not self.treatments.is_contradicted
-        if self._treatment is not _REFUSED or not is_comparable:
+        if (
+            self._treatment is not _REFUSED
+            or not self._host.controls.comparable
+            or self.treatments.is_contradicted
+        ):
             return []
         for probe, outcome, rule in self.verdicts:
             if probe.result.refused is None:
@@ -315,10 +318,16 @@ class Confirmation(Struct, eq=False):
         return [probe for probe, _, _ in again]
 
     def holds_again(self, probe: Probe, now: float) -> bool:
-        """Hold the refusal by an earlier session, if an acceptance in this one may prove it."""
+        """Hold the refusal by an earlier session, if an acceptance in this one may prove it.
+
+        Else the probe is sent again, and held by no further session.
+        """
         result = probe.result
+        if result.refused is None:
+            return False
         is_here = result.refused_by is self._host and now - result.refused_at <= BRACKET_S
-        if result.refused is None or not is_here or (self.verdicts and not self.expects_acceptance):
+        if not is_here or (self.verdicts and not self.expects_acceptance):
+            result.wait_for_session(*result.refused, None, NEVER)
             return False
         probe.attempts.begin()
         self._hold(probe, *result.refused, _REFUSED, result.refused_at)
@@ -330,9 +339,12 @@ class Confirmation(Struct, eq=False):
         """No control was answered: settle the verdicts, as unknown if the host has changed."""
         controls = self._host.controls
         if self.verdicts and self._treatment is _REFUSED:
-            controls.note_unbelieved(self._since)
-        is_doubted = bool(self.verdicts) and controls.is_doubted(self._treatment, now)
-        if not (self.treatments.is_contradicted or controls.has_changed(now) or is_doubted):
+            controls.record.doubt(self._since)
+        if not (
+            self.treatments.is_contradicted
+            or controls.has_changed(now)
+            or (self.verdicts and controls.is_doubted(self._treatment, now))
+        ):
             as_unconfirmed = (
                 unconfirmed_acceptance if self._treatment is _ACCEPTED else unconfirmed_refusal
             )
@@ -371,7 +383,7 @@ def unconfirmed_acceptance(host: SessionHost, verdict: ProbeVerdict, now: float)
     """
     probe, outcome, _ = verdict
     controls, tolerance, domain = host.controls, host.tolerance, probe.target.domain
-    takes_few = host.terms.limits.per_connection < UNLIMITED
+    takes_few = host.terms.limits.limits_connection
     if probe.has_patience:
         if (
             tolerance.is_spent(Kind.LIST, probe.asker, now)
@@ -379,8 +391,12 @@ def unconfirmed_acceptance(host: SessionHost, verdict: ProbeVerdict, now: float)
         ):
             return verdict
         # The names of a domain that accepts all are never refused, so they cannot prove more.
-        is_recent = now - controls.seen_at[_REFUSED] <= BRACKET_S
-        if outcome is _CATCH_ALL and takes_few and is_recent and not domain.at.unknown_mailbox:
+        if (
+            outcome is _CATCH_ALL
+            and takes_few
+            and not domain.at.unknown_mailbox
+            and now - controls.seen_at[_REFUSED] <= BRACKET_S
+        ):
             return verdict
         room_s = tolerance.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
         probe.result.retry_after(
@@ -393,7 +409,7 @@ def unconfirmed_acceptance(host: SessionHost, verdict: ProbeVerdict, now: float)
         return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
     if outcome is not Outcome.DELIVERABLE or now - controls.seen_at[_REFUSED] <= REFUSES_S:
         return verdict
-    if probe.deferred_start and controls.has_turned:
+    if probe.deferred_start and controls.accepted_all(now):
         return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
     return probe, Outcome.DELIVERABLE_UNTESTED, RANDOM_UNASKED
 

@@ -206,7 +206,7 @@ async def test_a_list_is_known_where_each_session_ends_after_some_refusals(autoj
         network.add("shop.test", host)
         async with open_checked_engine(network) as engine:
             (await ask_list(engine, mixed(60, 0.4))).assert_true()
-        assert len(host.record.sessions) <= 100
+        assert len(host.record.sessions) <= 80  # the 24 refused, and proofs of them
 
 
 @pytest.mark.parametrize("reply", ["421 4.7.0 Enough", ""], ids=["421", "without a word"])

@@ -44,14 +44,3 @@ async def test_a_host_that_refuses_everybody_and_ends_sessions_condemns_nobody(
             results = await ask_list(engine, mixed(38, 0.3, start=start))
         results.assert_none_wrong()
         assert results.statuses()["unknown"] <= 20
-
-
-@pytest.mark.parametrize("refusals_max", [1, 2, 5])
-async def test_a_host_that_judges_and_ends_sessions_leaves_nobody_unknown(
-    autojump_clock, refusals_max
-):
-    async with open_fake_network() as network:
-        host = neutral_host(refusals_max=refusals_max)
-        network.add("shop.test", host)
-        async with open_checked_engine(network) as engine:
-            (await ask_list(engine, mixed(38, 0.3))).assert_true()
