@@ -96,6 +96,17 @@ def test_refusals_are_worded_alike_but_for_the_name_refused(one, other, alike):
     assert (words == wording(SmtpReply(550, (other,)), "bob.x@shop.test")) is alike
 
 
+def test_a_mailbox_that_is_gone_does_not_show_that_its_host_accepts_everybody():
+    """Any account can remove a mailbox of its own."""
+    controls, domain = HostControls(), DomainAcceptance(DomainAtHost("shop.test"))
+    known = Known("bob@shop.test", domain, 5.0)
+    controls.contradict(known, Treatment.REFUSED, 10.0)
+    assert not controls.accepted_all(10.0)
+    controls.contradict(known, Treatment.ACCEPTED, 20.0)
+    assert controls.accepted_all(20.0)
+    assert not controls.accepted_all(20.0 + 6 * 3_600.0)
+
+
 def test_a_host_that_goes_on_as_it_changed_shows_no_lower_limit():
     controls, domain = HostControls(), DomainAcceptance(DomainAtHost("shop.test"))
     for second in range(6):
