@@ -262,8 +262,7 @@ class KnownAddresses(Struct, eq=False):
         self._postmaster_refused_at = now
 
 
-def _first_record() -> dict[Treatment, int]:
-    return dict.fromkeys(Treatment, RECORD_FIRST)
+_first_record = partial(dict.fromkeys, Treatment, RECORD_FIRST)
 
 
 class RefusalRecord(Struct, eq=False):

@@ -21,9 +21,11 @@ def overall_s(settings: EngineSettings, patient: bool) -> float:
 
 def connections_max(settings: EngineSettings, patient: bool) -> int:
     """How many connections a host may have. A patient pass leaves one to requests, if it can."""
-    if not patient:
-        return settings.host_connections
-    return min(PATIENT_CONNECTIONS, max(1, settings.host_connections - 1))
+    return (
+        min(PATIENT_CONNECTIONS, max(1, settings.host_connections - 1))
+        if patient
+        else settings.host_connections
+    )
 
 
 class HostClocks(Struct, frozen=True):

@@ -21,7 +21,7 @@ from mailprobe.engine.shared_cache import SharedCache
 from mailprobe.engine.smtp.connection_budget import ConnectionBudget
 from mailprobe.engine.smtp.leases.ledger import RefusalLedger
 from mailprobe.engine.smtp.tolerance.hosts import Attach
-from tests.engine.invariants import assert_whole
+from tests.engine.invariants import assert_whole, time_passing
 
 DELIVERABLE = ("deliverable", True, 0.97, None)
 UNTESTED = ("deliverable", True, 0.90, None)
@@ -81,7 +81,7 @@ async def open_test_engine(
 @asynccontextmanager
 async def open_checked_engine(network: FakeNetwork, **settings: Any) -> AsyncIterator[Engine]:
     """Like `open_test_engine`; at its end, SETTLED_S later, nothing may be under way."""
-    async with open_test_engine(network, **settings) as engine:
+    async with time_passing(), open_test_engine(network, **settings) as engine:
         yield engine
         await trio.sleep(SETTLED_S)
         assert_whole(engine)

@@ -1,7 +1,42 @@
-"""What must be true of an engine in which nothing is under way."""
+"""What must be true of an engine in which nothing is under way, and of one that works."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
 
 from mailprobe.engine import Engine
 from mailprobe.engine.smtp.egress.hosts import EgressHosts
+
+ROUNDS_MAX = 100_000  # of the event loop at one instant; 40,000 addresses take a tenth of it
+
+
+class _RoundsWatch(trio.abc.Instrument):
+    """Counts the rounds of the event loop at one instant; beyond ROUNDS_MAX it cancels."""
+
+    def __init__(self, scope: trio.CancelScope) -> None:
+        self._scope = scope
+        self._at, self._rounds = trio.current_time(), 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        now = trio.current_time()
+        self._rounds = self._rounds + 1 if now == self._at else 0
+        self._at = now
+        if self._rounds > ROUNDS_MAX:
+            self._scope.cancel()
+
+
+@asynccontextmanager
+async def time_passing() -> AsyncIterator[None]:
+    """A block that fails, and does not last for ever, if tasks follow each other without time."""
+    with trio.CancelScope() as scope:
+        watch = _RoundsWatch(scope)
+        trio.lowlevel.add_instrument(watch)
+        try:
+            yield
+        finally:
+            trio.lowlevel.remove_instrument(watch)
+    assert not scope.cancelled_caught, "the event loop goes round and round at one instant"
 
 
 def assert_whole(engine: Engine) -> None:

@@ -140,10 +140,9 @@ class Host:
     def backed_off_elsewhere(self, until: float) -> None:
         """Another engine backs off from one of the host's names: reject the probes that wait here, too."""
         self.rest.name_rests(until)
-        if self.staffing.sessions.open:  # here it serves us
-            return
-        self.waiting.reject_resting()
-        self.turn.run()
+        if not self.staffing.sessions.open:  # else it serves us here
+            self.waiting.reject_resting()
+            self.turn.run()
 
     def join(self, probes: Sequence[Probe], now: float) -> None:
         """Queue probes; during a back-off they fail over with its cause at once."""

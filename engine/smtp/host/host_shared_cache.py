@@ -155,7 +155,11 @@ class HostSharedCache:
         until = now + fact.kept_s + self._later_s(where, fact.kept_s)
         backoff = HostBackoff(failures, until, now)
         if kind == "address":
-            return self._memory.back_off_address(where, backoff, cause)
+            serves_us = any(
+                host.staffing.sessions.is_at(where)
+                for host in self._hosts[0].at_address.get(where, ())
+            )
+            return not serves_us and self._memory.back_off_address(where, backoff, cause)
         self._strike(where, backoff.until + STRUCK_S)
         if not self._memory.back_off_name(where, backoff, cause):
             return False

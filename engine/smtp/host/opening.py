@@ -128,9 +128,8 @@ class ConnectionOpener(Struct, eq=False):
                     for probe in short:
                         self._host.egress.probes.fail_over(probe, cause)
             if address != permit_at:
-                known = self._egress.host_memory.address_backoff(address)
-                if known is not None and not self._host.rest.is_outwaited(known):
-                    backoff_cause = known
+                if (resting := self._host.rest.cause_at(address)) is not None:
+                    backoff_cause = resting
                     continue
                 if not (self._host.waiting.any() or self._egress.hedges.is_wanted(self._host)):
                     break  # what was learned of the host also holds for later probes

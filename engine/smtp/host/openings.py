@@ -87,7 +87,7 @@ class Openings(Struct, eq=False):
         return [each for each in addresses if now - self.failed_at.get(each, NEVER) < AVOID_S]
 
     def good_of(self, addresses: Sequence[str], now: float) -> Sequence[str]:
-        """Those that have not just failed, or all of them."""
+        """Those of them that have not just failed, or all."""
         return [each for each in addresses if now - self.failed_at.get(each, NEVER) >= AVOID_S] or (
             addresses
         )

@@ -172,6 +172,16 @@ class HostRest(Struct, eq=False):
         """Is this host patient, and the cause one that failed by silence?"""
         return self._host.clocks.patient and cause.outcome is Outcome.TIMED_OUT
 
+    def cause_at(self, address: str) -> Cause | None:
+        """Why this address is left alone, whoever failed there; None if not, or if the host serves us.
+
+        Where it does, an attempt must dial: one that only found its addresses resting would be
+        followed at once by the next one, for ever.
+        """
+        cause = self._memory.address_backoff(address)
+        serves_us = self._host.staffing.sessions.open
+        return None if cause is None or serves_us or self.is_outwaited(cause) else cause
+
     def reject(self, probe: Probe, cause: Cause) -> None:
         """Do not send the probe here, for this cause."""
         host = self._host

@@ -83,8 +83,10 @@ class Staffing(Struct, eq=False):
         return self.openings.hedged and not self.sessions.open
 
     def good_addresses(self) -> Sequence[str]:
-        """Those that have not just failed, or all of them."""
-        return self.openings.good_of(self._host.identity.addresses, self._host.now())
+        """Those that may be dialled and have not just failed, else those that have, else all."""
+        rest, every = self._host.rest, self._host.identity.addresses
+        usable = [each for each in every if rest.cause_at(each) is None]
+        return self.openings.good_of(usable or every, self._host.now())
 
     def may_adopt(self) -> bool:
         """Is one more connection of use, for which there is a permit?"""

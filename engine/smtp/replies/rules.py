@@ -239,10 +239,6 @@ class Rules:
     def rules(self) -> tuple[Rule, ...]:
         return self.table.rules
 
-    def forgetful(self) -> "Rules":
-        """Return the same rules with an empty cache."""
-        return Rules(self.table)
-
     @cached_property
     def readings(self) -> Mapping[str, ReplyMeaning]:
         """What each rule says, by its id."""

@@ -7,7 +7,14 @@ from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
 from mailprobe.bench.world.faults import SendLine
 from mailprobe.bench.world.host_profiles import SPAMHAUS, new_host
 from mailprobe.bench.world.mail_host import MailHost
-from tests.engine.engine_runs import DELIVERABLE, fields_of, open_checked_engine, verify
+from mailprobe.engine import Verdict
+from tests.engine.engine_runs import (
+    DELIVERABLE,
+    fields_of,
+    knowns,
+    open_checked_engine,
+    verify,
+)
 
 HOUR_S = 3600.0
 
@@ -90,6 +97,33 @@ async def test_an_exchange_that_names_anothers_address_can_hurt_nobody(autojump_
                 await verify(engine, f"gone{number}@evil.test")
                 [verdict] = await verify(engine, f"known{number}@shop.test")
                 assert fields_of(verdict) == DELIVERABLE
+
+
+@pytest.mark.parametrize("recipients_max", [3, 10])
+async def test_a_host_that_serves_one_name_is_not_left_alone_for_another(
+    autojump_clock, recipients_max
+):
+    """A list's sessions there end one by one, while the other domain is refused because of us."""
+    async with open_fake_network() as network:
+        host = MailHost(
+            latency_s=0.1, session_recipients_max=recipients_max, replies={"@evil.test": SPAMHAUS}
+        )
+        its_address = network.add("shop.test", host)
+        own_address = network.add("own.test", MailHost(default_known=SPAMHAUS))
+        network.zone.mx("evil.test", "mx.evil.test")
+        network.zone.host("mx.evil.test", its_address, own_address, ttl_s=300)
+        async with open_checked_engine(network) as engine:
+            verdicts: list[Verdict] = []
+
+            async def ask_list() -> None:
+                verdicts.extend(await verify(engine, *knowns(100), deferred_start=True))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ask_list)
+                for number in range(4):
+                    await trio.sleep(0.5)
+                    await verify(engine, f"known{number}@evil.test")
+            assert {verdict.status for verdict in verdicts} == {"deliverable"}
 
 
 REFUSING = {

@@ -6,8 +6,10 @@ import pytest
 import trio
 
 from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.engine import Answer
 from mailprobe.engine.egress import Egress
 from mailprobe.engine.shared_cache import Fact, FactKind, Listener, heed
+from tests.engine.invariants import time_passing
 from tests.engine.smtp.egress.worlds import A, B, World, answers_of, open_engine_of, open_world
 
 SIX_HOURS = 6 * 3600.0
@@ -34,6 +36,12 @@ class Exchange:
 
 def acceptance(domain: str, value: str, left_s: float = SIX_HOURS) -> Fact:
     return Fact("acceptance", f"mx.{domain} {domain}", value, left_s)
+
+
+def refusal_elsewhere(egress: str, address: str, left_s: float = 60.0) -> Fact:
+    """Another engine was refused at this address, twice."""
+    value = '{"outcome": "CONVERSATION_FAILED", "rule": "blocked.listed", "failures": 2}'
+    return Fact("backoff", f"{egress} address {address}", value, left_s)
 
 
 def random_recipients(world: World) -> int:
@@ -95,3 +103,32 @@ async def test_a_catch_all_that_one_egress_refutes_is_none_for_the_others(autoju
             assert random_recipients(world) == tests + 1  # it was tested again
         found = [fact.value for fact in exchange.shared if fact.kind == "acceptance"]
         assert found == ["all", "not all", "all"]
+
+
+@pytest.mark.parametrize("at_s", [0.1, 0.3, 1.0, 2.0])
+@pytest.mark.parametrize(
+    "limits",
+    [{}, {"session_recipients_max": 3}, {"commands_max": 8}, {"connections_max": 1}],
+    ids=["none", "three recipients", "eight commands", "one connection"],
+)
+async def test_a_refusal_elsewhere_does_not_stop_a_host_that_serves_us(
+    autojump_clock, limits, at_s
+):
+    """Its sessions end, and others are opened beside the last one, while that address rests."""
+    async with time_passing(), open_world() as world:
+        [domain] = world.add(1, latency_s=0.2, **limits)
+        [address] = world.network.hosts
+        exchange = Exchange()
+        async with open_engine_of(world, A, exchange=exchange) as engine, trio.open_nursery() as n:
+            found: list[Answer] = []
+
+            async def ask() -> None:
+                texts = [f"known{number}@{domain}" for number in range(100)]
+                found.extend(await answers_of(engine, texts, deferred_start=True))
+
+            n.start_soon(ask)
+            await trio.sleep(at_s)
+            is_believed = exchange.bring(refusal_elsewhere("a", address))
+        assert is_believed <= (at_s < 1.0 or bool(limits))  # before a connection, or between two
+        if not is_believed:
+            assert {answer.cause.reason for answer in found} == {"accepted"}

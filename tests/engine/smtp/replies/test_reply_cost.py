@@ -63,7 +63,7 @@ def bound_s() -> float:
 def is_read_within(bound_s: float, text: str) -> bool:
     """The first run that takes as short is enough: most do at once."""
     reply = SmtpReply(550, tuple(text.split("\n")))
-    times_s = cpu_times_s(lambda: RULES.forgetful().read(Step.RCPT, reply))
+    times_s = cpu_times_s(lambda: Rules(RULES.table).read(Step.RCPT, reply))
     return any(took_s < bound_s for took_s in times_s)
 
 
@@ -113,14 +113,14 @@ def test_a_pattern_repeats_nothing_without_a_bound_but_letters_of_a_word(rule: R
 
 def test_a_reply_that_needs_too_many_tries_has_no_meaning(monkeypatch):
     reply = SmtpReply(550, ("5.1.1 user unknown",))
-    assert RULES.forgetful().read(Step.RCPT, reply) != NOT_UNDERSTOOD
+    assert Rules(RULES.table).read(Step.RCPT, reply) != NOT_UNDERSTOOD
     monkeypatch.setattr(replies_rules, "TRIES_MAX", 0)
-    assert RULES.forgetful().read(Step.RCPT, reply) == NOT_UNDERSTOOD
+    assert Rules(RULES.table).read(Step.RCPT, reply) == NOT_UNDERSTOOD
 
 
 def test_no_real_reply_comes_near_the_bound_of_tries(monkeypatch):
     monkeypatch.setattr(replies_rules, "TRIES_MAX", TRIES_MAX // 3)
-    rules, deferred_start = RULES.forgetful(), Rules(RULES.table)
+    rules, deferred_start = Rules(RULES.table), Rules(RULES.table)
     read_short = [rules.read(Step.RCPT, reply_of(row)) for row in ALL_ROWS]
     monkeypatch.undo()
     assert read_short == [deferred_start.read(Step.RCPT, reply_of(row)) for row in ALL_ROWS]
