@@ -29,16 +29,18 @@ def check_limits(
     hard_cap_micros: int | None = None,
     calls_max: int | None = None,
     billable: bool = True,
+    counts_month: bool = True,
 ) -> LimitRefusal | None:
     """Return why so many more units are too many, or None if they are not.
 
     `billable` is False for units that never cost anything (a malformed request): the hard
-    cap does not apply to them. `hard_cap_micros` is in micro-euros; None means no cap. Under a cap a
-    publishable key stops after `calls_max` of the account's calls in the billing period.
+    cap does not apply to them. `counts_month` is False for units of the minute alone.
+    `hard_cap_micros` is in micro-euros; None means no cap. Under a cap a publishable key stops
+    after `calls_max` of the account's calls in the billing period.
     """
     if billable and (capped := _check_cap(plan, ledger, units, hard_cap_micros, calls_max)):
         return capped
-    quota = _check_quota(plan, ledger, units)
+    quota = _check_quota(plan, ledger, units) if counts_month else None
     return _check_rate(plan, ledger, units, quota) or quota
 
 
@@ -144,7 +146,9 @@ class LimitsLeft(Struct, frozen=True):
         return {"RateLimit-Policy": policies, "RateLimit": limits}
 
 
-def limits_left(plan: PricingPlan, ledger: Ledger, granted: int = 0) -> LimitsLeft:
+def limits_left(
+    plan: PricingPlan, ledger: Ledger, granted: int = 0, *, counts_month: bool = True
+) -> LimitsLeft:
     """Return what is left after the units just granted. Reads the ledger's window."""
     limit, now = plan.rate_limit_per_min, ledger.asked_at
     left = max(0, limit - units_in(ledger, ledger.window) - granted)
@@ -160,7 +164,7 @@ def limits_left(plan: PricingPlan, ledger: Ledger, granted: int = 0) -> LimitsLe
         left,
         more_s,
         plan.monthly_quota,
-        max(0, plan.monthly_quota - ledger.month_units - granted),
+        max(0, plan.monthly_quota - ledger.month_units - (granted if counts_month else 0)),
         ceil((month_ends - now).total_seconds()),
         (month_ends - timedelta(days=1)).day,
     )

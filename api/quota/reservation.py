@@ -59,6 +59,7 @@ class Charge:
         *,
         capacity: CapacityTicket | None = None,
         billable: bool = True,
+        counts_month: bool = True,
         also: CheckLimits | None = None,
     ) -> T | Refusal:
         """Check the limits in the transaction in which `reserve` reserves; return its result.
@@ -72,13 +73,20 @@ class Charge:
         def check(ledger: Ledger) -> Refusal | None:
             """Decide in the database's thread; texts are made later, from `limits`."""
             refusal: Refusal | None = check_limits(
-                plan, ledger, units, hard_cap_micros=cap, calls_max=calls_max, billable=billable
+                plan,
+                ledger,
+                units,
+                hard_cap_micros=cap,
+                calls_max=calls_max,
+                billable=billable,
+                counts_month=counts_month,
             )
             if refusal is None and also is not None:
                 refusal = also(ledger)
             if refusal is None and capacity is not None and not capacity.is_free:
                 refusal = Overloaded()
-            self.limits = limits_left(plan, ledger, 0 if refusal else units)
+            granted = 0 if refusal else units
+            self.limits = limits_left(plan, ledger, granted, counts_month=counts_month)
             return refusal
 
         reserved = await reserve(check)
@@ -88,24 +96,18 @@ class Charge:
         return reserved
 
     async def _reserve(
-        self,
-        units: int,
-        *,
-        lease_s: float,
-        capacity: CapacityTicket | None = None,
-        billable: bool = True,
-        also: CheckLimits | None = None,
+        self, units: int, *, lease_s: float, capacity: CapacityTicket | None = None
     ) -> Reservation | Refusal:
         """Reserve the units, or return the refusal."""
         reserve = partial(self._quota.store.reserve, self._caller, units, lease_s=lease_s)
-        return await self._check(units, reserve, capacity=capacity, billable=billable, also=also)
+        return await self._check(units, reserve, capacity=capacity)
 
     async def _count_minute(
         self, units: int, *, also: CheckLimits | None = None
     ) -> Reservation | Refusal:
         """Count units of the key's minute alone: the reservation ends as it is made."""
-
-        return await self._reserve(units, lease_s=0, billable=False, also=also)
+        reserve = partial(self._quota.store.reserve, self._caller, units, lease_s=0)
+        return await self._check(units, reserve, billable=False, counts_month=False, also=also)
 
     async def _keep_first(self, counted: Reservation) -> None:
         """Store the answer of a request that counted units of the minute alone."""

@@ -87,6 +87,22 @@ async def test_a_malformed_list_takes_one_unit_of_the_minute_and_none_of_the_mon
     assert (ledger.month_units, await free_shop.rows()) == (0, [])
 
 
+@pytest.mark.parametrize("path", ["batch", "stream"])
+async def test_a_malformed_list_is_counted_alike_before_and_after_the_month_is_used_up(
+    autojump_clock: object, free_shop: RunningService, path: str
+) -> None:
+    for used in (499, 500):
+        await free_shop.use_up(
+            used - (await free_shop.store.ledger(await free_shop.caller())).month_units
+        )
+        got = await free_shop.request("POST", f"/v1/email/verify/{path}", octets=b"{}")
+        assert (got.status, got.error) == (400, "invalid_request")
+        assert f'"month";r={500 - used};' in got.headers["ratelimit"]
+    ledger = await free_shop.store.ledger(await free_shop.caller())
+    assert (sum(units for _, units in ledger.window), ledger.month_units) == (2, 500)
+    assert not [row for row in await free_shop.rows() if row.failed_check]
+
+
 async def test_malformed_lists_count_towards_the_limit(
     autojump_clock: object, free_shop: RunningService
 ) -> None:
