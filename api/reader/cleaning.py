@@ -8,6 +8,7 @@ import os
 import socket
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,7 +28,7 @@ from ..listfile import (
     read_list,
 )
 from ..listfile.journal import Journal
-from ..listfile.results import RowAnswer, answer_of, best_of, results_in
+from ..listfile.results import RowAnswer, answer_of, best_of
 from ..listfile.selection import Selection, mailbox_of
 from ..listfile.writer import Write
 from ..results.row_result import RowResult
@@ -150,11 +151,12 @@ class RowWriting(Struct):
                 readings = row.readings
                 if len(readings) == 1 and len(readings[0].addresses) == 1:
                     result = self._result(readings[0].addresses[0], offsets, answers)
-                    self._write(row, result, result)
+                    self._write(row, result, (result,))
                     continue
                 found = [self._found(each.addresses, offsets, answers) for each in readings]
-                for answer in self._answers(found):
-                    self._write(row, answer, best_of(results_in(answer)))
+                for cells in self._rows_of(found):
+                    answer = [answer_of(results) for results in cells]
+                    self._write(row, answer, [*chain.from_iterable(cells)])
         if next(offsets, None) is not None:
             raise _changed(self.source)
 
@@ -177,24 +179,27 @@ class RowWriting(Struct):
             raise _changed(self.source)
         return result
 
-    def _answers(self, found: Sequence[Sequence[RowResult]]) -> Iterator[RowAnswer]:
-        """What a row of several cells or addresses shows, and with `each` its further rows."""
+    def _rows_of(
+        self, found: Sequence[Sequence[RowResult]]
+    ) -> Iterator[Sequence[Sequence[RowResult]]]:
+        """The results of a row's cells, and with `each` those of its further rows."""
         if self.each:
             for place in range(max(1, *map(len, found))):
-                yield [answer_of(results[place : place + 1]) for results in found]
+                yield [results[place : place + 1] for results in found]
         else:
-            yield [answer_of(results) for results in found]
+            yield found
 
-    def _write(self, row: ListRow, answer: RowAnswer, result: RowResult | None) -> None:
-        """Write a row, unless it is not selected by its best result."""
-        if result is not None and self.selection.dedupe:
-            mailbox = mailbox_of(result.email)
-            if mailbox in self._mailboxes:
+    def _write(self, row: ListRow, answer: RowAnswer, results: Sequence[RowResult]) -> None:
+        """Write a row, unless it is not selected by its best result or brings no new mailbox."""
+        if not self.selection.takes(best_of(results)):
+            return
+        if self.selection.dedupe and results:
+            mailboxes = {mailbox_of(each.email) for each in results}
+            if mailboxes <= self._mailboxes:
                 return
-            self._mailboxes.add(mailbox)
-        if self.selection.takes(result):
-            self.write(row, answer)
-            self.written += 1
+            self._mailboxes |= mailboxes
+        self.write(row, answer)
+        self.written += 1
 
 
 def _offsets(file: BinaryIO) -> Iterator[int]:

@@ -15,6 +15,7 @@ from mailprobe.api.cli.output.report import summary_line
 from mailprobe.api.cli.output.summary import Summary
 from mailprobe.api.errors import Misuse
 from mailprobe.api.listfile import BadList, ReadOptions
+from mailprobe.api.listfile.selection import Selection
 from mailprobe.api.listfile.writer import check_ending
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.verdict import Outcome
@@ -106,6 +107,32 @@ def test_another_column_never_overwrites_the_first_ones_answers(tmp_path: Path) 
     third = Order(tmp_path / "again.csv", tmp_path / "third.csv", ReadOptions("mail2"))
     _, refreshed = cleaned(tmp_path, third)
     assert refreshed == second
+
+
+DAN = "dan@shop.test"
+ONCE = Selection(dedupe=True)
+
+
+def test_a_row_is_a_duplicate_only_if_other_rows_have_all_its_mailboxes(tmp_path: Path) -> None:
+    cells = (ANN, f"{ANN}; {DAN}", f"{DAN} {ANN}", DAN, f"{ANN}; ann@SHOP.test", "n/a", "n/a")
+    order = list_of(tmp_path, "email,n", *(f"{cell},{n}" for n, cell in enumerate(cells)))
+    _, rows = cleaned(tmp_path, replace(order, selection=ONCE))
+    assert column(rows, "n") == ["0", "1", "5", "6"]
+    _, rows = cleaned(tmp_path, replace(order, selection=ONCE, each=True, force=True))
+    assert column(rows, "mailprobe_email") == [ANN, DAN, "", ""]
+
+
+def test_a_row_is_kept_for_the_mailbox_in_its_second_column(tmp_path: Path) -> None:
+    rows = (f"{ANN},{DAN}", f"{ANN},{CY}", f"{DAN},", f",{ANN}", f"{CY},{DAN}")
+    order = list_of(tmp_path, "mail1,mail2,n", *(f"{row},{n}" for n, row in enumerate(rows)))
+    order = replace(order, reading=ReadOptions(column=("mail1", "mail2")), selection=ONCE)
+    assert column(cleaned(tmp_path, order)[1], "n") == ["0", "1"]
+
+
+def test_a_row_that_is_not_written_takes_no_mailbox_from_later_ones(tmp_path: Path) -> None:
+    order = list_of(tmp_path, "email,n", f"{ANN}; {BOB},1", f"{BOB},2", f"{BOB},3")
+    order = replace(order, selection=Selection(frozenset({RED}), dedupe=True))
+    assert column(cleaned(tmp_path, order)[1], "n") == ["2"]
 
 
 def test_columns_of_one_name_have_numbers(tmp_path: Path) -> None:
