@@ -120,7 +120,8 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     ),
     refusals.PayloadTooLarge: ErrorRow(
         413, "payload_too_large", "The body has more than {octets_max} octets.",
-        "Send at most 50 addresses in a request, and nothing else.", "limits", closes=True,
+        "Send less at a time; a batch or a stream takes at most 50 addresses.", "limits",
+        closes=True,
     ),
     refusals.SlowBody: ErrorRow(
         408, "request_timeout", "The body was not complete within {seconds_max} seconds.",

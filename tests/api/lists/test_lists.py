@@ -218,6 +218,7 @@ async def test_a_list_that_is_too_long_or_too_large_is_refused(
         monkeypatch.setattr(ListLimits, "octets_max", 100)
         got = await send(shop, many(50))
         assert (got.status, got.error) == (413, "payload_too_large")
+        assert got.body["action"].startswith("Send less at a time")  # it is no batch of addresses
         await trio.sleep(1)
         assert (await shop.request("GET", LISTS)).body["lists"] == []
 

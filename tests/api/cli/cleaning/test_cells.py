@@ -131,7 +131,7 @@ def test_a_row_is_kept_for_the_mailbox_in_its_second_column(tmp_path: Path) -> N
 
 def test_a_row_that_is_not_written_takes_no_mailbox_from_later_ones(tmp_path: Path) -> None:
     order = list_of(tmp_path, "email,n", f"{ANN}; {BOB},1", f"{BOB},2", f"{BOB},3")
-    order = replace(order, selection=Selection(frozenset({RED}), dedupe=True))
+    order = replace(order, selection=Selection(frozenset({"RED_LIGHT"}), dedupe=True))
     assert column(cleaned(tmp_path, order)[1], "n") == ["2"]
 
 
