@@ -32,6 +32,7 @@ from .survey import BadList, Survey
 from .text import text_lines
 
 TOO_LONG = "larger than field limit"  # csv's words
+RAW_CELL_CHARACTERS_MAX = 2 * CELL_CHARACTERS_MAX + 2  # of doubled quotes, between two
 WIDTHS_MAX = 64  # different widths that are counted: a file with more is not a table
 LINE_ENDS = re.compile(r"\r\n|\r|\n")
 
@@ -112,7 +113,11 @@ def detect_dialect(lines: Iterable[str], delimiter: str, first_line: int) -> Dia
 
 
 def _has_long_cell(line: str, delimiter: str) -> bool:
-    return any(len(cell) > CELL_CHARACTERS_MAX for cell in line.rstrip("\r\n").split(delimiter))
+    """Whether a cell is too long however it is read; the reading decides of one with quotes."""
+    return any(
+        len(cell) > (RAW_CELL_CHARACTERS_MAX if '"' in cell else CELL_CHARACTERS_MAX)
+        for cell in line.rstrip("\r\n").split(delimiter)
+    )
 
 
 def shape_of(

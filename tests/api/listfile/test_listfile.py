@@ -24,6 +24,7 @@ from mailprobe.api.listfile import (
     output_manner,
     replacing,
 )
+from mailprobe.api.listfile.bounds import CELL_CHARACTERS_MAX
 from mailprobe.api.listfile.results import RESULT_FIELDS, ResultColumns
 from tests.api.fake_source import result_of
 
@@ -199,6 +200,23 @@ def test_the_error_of_an_open_quote_names_its_line(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('n,email\n1,"ann@shop.test\n' + "2,bob@shop.test\n" * 100_000)
     assert "line 2: a quote opens" in complaint(path)
+
+
+LONGEST = "x" * CELL_CHARACTERS_MAX
+
+
+@pytest.mark.parametrize(
+    "cell",
+    [LONGEST, f'"{LONGEST}"', f'"{LONGEST[2:]},\n"', f'"{LONGEST[4:]}""""\n\n"', f'{LONGEST[1:]}"'],
+    ids=["bare", "quoted", "over two lines", "with doubled quotes", "with a quote in it"],
+)
+def test_a_cell_has_as_many_characters_as_a_spreadsheets(tmp_path: Path, cell: str) -> None:
+    """Quotes around a cell are none of them, and a doubled quote in it is one."""
+    path = tmp_path / "a.csv"
+    path.write_text(f"email,note\n{ANN},{cell}\n")
+    assert addresses(path) == [ANN]
+    path.write_text(f"email,note\n{ANN},{cell.replace('x', 'xx', 1)}\n")
+    assert "longer than 32,767 characters" in complaint(path)
 
 
 @pytest.mark.parametrize(
