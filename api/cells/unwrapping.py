@@ -48,10 +48,15 @@ DASH = re.compile(r"(?<=\w)[\u2010-\u2014\u2212\ufe63\uff0d](?=\w)")  # as word 
 AT_SIGNS = str.maketrans(dict.fromkeys("＠﹫", "@"))
 APOSTROPHE = re.compile(r"(?<=\w)[’‘´′`](?=\w)")  # as word processors write it within a name
 FULL_STOPS = str.maketrans(dict.fromkeys("。．｡", "."))
+# The names of an address in directories, logs and queries of links, perhaps behind other pairs.
+ATTRIBUTE = (
+    r"(?:[\w.-]{1,32}=[\w.%-]{0,64}&){0,8}+[?&]?(?:e?-?mail(?:[_-]?addr(?:ess)?)?|addr(?:ess)?|to"
+    r"|from|cc|bcc|rcpt|recipient|sender|user(?:[_-]?name)?|login|account|contact)="
+)
 # Text before an address that could be the beginning of its local part, and is not: signs, half
 # of a pair of quotes, bullets, an encoded space or end of a line, a label.
 NOISE = re.compile(
-    r"(?:[%=]20|=3c|_x00(?:0[9AD]|20)_|(?:e-?mail|mailto|smtp)(?:=|%3a)"
+    rf"(?:[%=]20|=3c|_x00(?:0[9AD]|20)_|(?:e-?mail|mailto|smtp)(?:=|%3a)|{ATTRIBUTE}"
     r"|(?:电子|電子)?(?:邮箱|郵箱|邮件|郵件|信箱)(?:地址)?|メール(?:アドレス)?|이메일|메일"
     rf"|[{SIGNS}·・'`*~-])++",
     re.IGNORECASE,
@@ -64,7 +69,7 @@ MARK = re.compile(rf"[{SIGNS}\u2010-\u2012\u2212\ufe63\uff0d]|{_MIDDLE_DOT}")
 LOCAL_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|@\x00-\x1f{SIGNS}]*+')
 LOCAL_IN_LINK_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|@/?=&#%\x00-\x1f{SIGNS}]*+')
 DOMAIN = re.compile(rf"[^\s\x00-\x2c\x2f\x3a-\x40\x5b-\x60\x7b-\x7f{SIGNS}]*+")
-LOCAL_EDGE = "'`*~=/!?#&$^|"  # at the beginning of a local part that stands within other text
+LOCAL_EDGE = "'`*~=/\\!?#&$^|"  # at the beginning of a local part that stands within other text
 ENCODED = re.compile(r"%(?:0[AD]|20|2C|3B|3C|3E|40)", re.IGNORECASE)  # as in a link
 # In texts of programs: of JSON, and of an XML file of Office (ECMA-376, 22.9.2.19).
 ESCAPE = re.compile(r"\\u([0-9A-Fa-f]{4})|_x([0-9A-Fa-f]{4})_")

@@ -1,5 +1,6 @@
 """The addresses in a cell are found whatever stands around them, in linear time."""
 
+import re
 import time
 
 import pytest
@@ -38,7 +39,7 @@ def test_there_are_hundreds_of_different_cells() -> None:
 
 HOSTILE = (
     "a", "@", "a@", "<", '"', "'", "(at", "-at-", "mailto:", "&lt;", "%41", "a@b.test,", ". ", "x.", "’", "e-mail=",
-    "\u0651", "\u200b", "_", "\\", "a@b.c ", "[at]", " at ", " . ", "@.", "\n", "＠", "=", "<a@b.c>", "&#", "://", "{", "́",
+    "\u0651", "\u200b", "_", "\\", "to=", "a=b&", "a=", "a@b.c ", "[at]", " at ", " . ", "@.", "\n", "＠", "=", "<a@b.c>", "&#", "://", "{", "́",
 )  # fmt: skip
 
 
@@ -82,20 +83,22 @@ def test_an_address_is_taken_as_it_is(address: str) -> None:
         parse(address)
     except NotAnAddress:
         return
-    assert read_cell(address).addresses == (address,) or address.lower().startswith(
-        (
-            "email=",
-            "e-mail=",
-            "mailto=",
-            "mailto%3a",
-            "smtp=",
-            "smtp%3a",
-            "%20",
-            "=20",
-            "=3c",
-            *"'`*~-",
-        )
-    )
+    named = re.match(r"[\w.%&?-]+(=|%3a)", address, re.IGNORECASE)
+    signs = address.lower().startswith(("%20", "=20", "=3c", *"'`*~-"))
+    assert read_cell(address).addresses == (address,) or named or signs
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "prvs=0123456789=ann@shop.test",
+        "ann+to=bob@shop.test",
+        "bounce-user=x.test@list.test",
+        "to.x=y@shop.test",
+    ],
+)
+def test_an_equals_sign_in_a_local_part_is_not_a_label(address: str) -> None:
+    assert read_cell(address).addresses == (address,)
 
 
 def test_placeholders_are_listed_once_in_lower_case_with_their_sources() -> None:
