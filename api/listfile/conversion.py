@@ -21,6 +21,7 @@ WEB_PAGE = re.compile(
 XML = re.compile(r"\s*<(?:\?xml|[a-z]+:Workbook)\b", re.IGNORECASE)
 CARD = re.compile(r"\s*BEGIN:VCARD\s", re.IGNORECASE)
 LDIF = re.compile(r"\s*(?:#[^\n]{0,200}\n\s*)*(?:version: 1\s+)?dn:", re.IGNORECASE)
+JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"')  # objects, also those of an array
 CARD_PROPERTY = re.compile(r"(?:[\w-]+\.)?(FN|N|EMAIL)(?:;[^:]*)?:(.*)", re.IGNORECASE | re.DOTALL)
 # The lines above a mail, as mail programs show them.
 MAIL_HEADER = re.compile(
@@ -49,6 +50,8 @@ def conversion_of(sample: str, name: str, *, is_table: bool) -> "type[Conversion
         raise BadList(f"{name} is LDIF; export the list as CSV")
     if CARD.match(sample):
         return Cards
+    if JSON.match(sample):  # a record may have several addresses
+        return None
     return Recipients if _are_recipients(sample, is_table=is_table) else None
 
 

@@ -202,6 +202,16 @@ def test_the_error_of_an_open_quote_names_its_line(tmp_path: Path) -> None:
     assert "line 2: a quote opens" in complaint(path)
 
 
+def test_an_object_with_several_addresses_stays_one_row(tmp_path: Path) -> None:
+    """Without its ending, such a line was taken for the recipients of a mail."""
+    path = tmp_path / "a.json"
+    path.write_text(f'{{"id":1,"to":"{ANN}","cc":"{BOB}"}}\n{{"id":2,"to":"{BOB}","cc":"{ANN}"}}\n')
+    assert addresses(path, "to") == [ANN, BOB]
+    assert "several columns of addresses (to, cc)" in complaint(path)
+    path.write_text(f'[{{"id":1,"to":"{ANN}"}},{{"id":2,"to":"{BOB}"}}]')
+    assert "is a JSON array" in complaint(path)
+
+
 LONGEST = "x" * CELL_CHARACTERS_MAX
 
 
