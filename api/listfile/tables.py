@@ -168,7 +168,7 @@ class TableList:
         records = self._records.all()
         readings: Sequence[CellReading]
         for number, (cells, raw) in enumerate(islice(records, self._passed_over, None), 1):
-            if len(cells) > self._width and not self.bare:
+            if len(cells) > (self._width or 1) and not self.bare:  # 0: of lines, which have one
                 self._widen(len(cells), number)
             if only is not None:
                 cell = cells[only] if only < len(cells) else ""

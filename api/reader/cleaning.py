@@ -122,7 +122,7 @@ def _write(channel: Channel, command: WriteRows, source: List, manner: OutputFor
         looks, content = command.looks, source.content
         columns = ResultColumns(
             looks.suggest,
-            chosen=looks.fields,
+            chosen=_chosen(looks.fields, source),
             has_others=bool(content.notes.several.rows) and not looks.each,
             sources=content.sources,
             come_first=looks.come_first,
@@ -132,6 +132,13 @@ def _write(channel: Channel, command: WriteRows, source: List, manner: OutputFor
             writing.write_rows(_offsets(offsets))
         output.flush()
         return writing.written
+
+
+def _chosen(fields: Sequence[str] | None, source: List) -> Sequence[str] | None:
+    """The fields to write; of lines that are nothing but addresses, the address is always one."""
+    if fields is None or "email" in fields or source.columns:
+        return fields
+    return [*fields, "email"]
 
 
 class RowWriting(Struct):

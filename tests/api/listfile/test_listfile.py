@@ -282,6 +282,14 @@ def test_a_mark_at_the_beginning_is_kept_where_there_was_one(tmp_path: Path) -> 
     assert rewritten(path).startswith(b"email,n,")
 
 
+def test_lines_are_not_wider_than_a_header_that_they_do_not_have(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(f"{ANN}\nn/a\n{BOB}\n")
+    with open_list(path) as source:
+        assert [row.address for row in source.rows()] == [ANN, "", BOB]
+        assert list(source.remarks()) == []
+
+
 def test_plain_lines_become_a_table_of_results(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_bytes(b"ann@shop.test\n\nhello\n")

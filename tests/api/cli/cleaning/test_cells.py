@@ -109,6 +109,15 @@ def test_another_column_never_overwrites_the_first_ones_answers(tmp_path: Path) 
     assert refreshed == second
 
 
+@pytest.mark.parametrize("name", ["list.txt", "list.ndjson"])
+def test_a_short_output_of_bare_addresses_has_them(tmp_path: Path, name: str) -> None:
+    path, quote = tmp_path / name, '"' if name.endswith("json") else ""
+    path.write_text(f"{quote}{ANN}{quote}\n{quote}{BOB}{quote}\n")
+    order = Order(path, tmp_path / "out.csv", fields=("light",), come_first=True)
+    _, rows = cleaned(tmp_path, order)
+    assert rows == [{"light": GREEN, "email": ANN}, {"light": RED, "email": BOB}]
+
+
 DAN = "dan@shop.test"
 ONCE = Selection(dedupe=True)
 
