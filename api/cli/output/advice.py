@@ -6,6 +6,7 @@ from mailprobe.engine.verdict import Reason
 
 from ...results.counts import FAILED_HOSTS_MIN, HOSTS_MAX, ResultCounts
 from ...results.lights import ANSWERED, UNREACHED
+from .summary import counted
 
 DECIDED_BY_DNS: tuple[Reason, ...] = ("no_mx", "smtp_blocked", "bounced", "not_asked")
 
@@ -19,23 +20,22 @@ def advice(counts: ResultCounts) -> Iterator[str]:
         more = " or more" if hosts >= HOSTS_MAX else ""
         noun = "host refuses" if hosts == 1 else "hosts refuse"
         yield (
-            f"{hosts:,}{more} {noun} this machine ({rows:,} rows): run mailprobe doctor, which "
+            f"{hosts:,}{more} {noun} this machine ({counted(rows, 'row', 'rows')}): run mailprobe doctor, which "
             "looks for its address on the blocklists"
         )
     if counts.blames["network"]:
         yield (
-            f"{counts.blames['network']:,} rows failed on the way to the resolver or the host: run "
-            "mailprobe doctor, and clean the list again"
+            f"{counted(counts.blames['network'], 'row', 'rows')} failed on the way to the resolver "
+            "or the host: run mailprobe doctor, and clean the list again"
         )
     later = sum(counts.reasons[key] for key in ("greylisted", "rate_limited", "temporary"))
     if later:
-        yield (
-            f"{later:,} rows are still put off by their hosts: clean the list again in some hours"
-        )
+        one, more = "row is still put off by its host", "rows are still put off by their hosts"
+        yield f"{counted(later, one, more)}: clean the list again in some hours"
     if counts.suggestions:
         yield (
-            f"{counts.suggestions:,} rows look mistyped: see the column suggestion, or --suggest "
-            "for the corrected addresses"
+            f"{counted(counts.suggestions, 'row looks', 'rows look')} mistyped: see the column "
+            "suggestion, or --suggest for the corrected addresses"
         )
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ...bounces.kinds import KINDS
 from ...terminal import plain
+from ..output.summary import counted
 from .bounces import (
     NAMES,
     Bounces,
@@ -60,8 +61,9 @@ def result(gone: int, sent: int, interval: tuple[float, float]) -> str:
     if not sent:
         return "Mail was sent to no address of the list."
     low, high = interval
+    addresses, verb = counted(sent, "address", "addresses"), "has" if gone == 1 else "have"
     return (
-        f"{gone:,} of {sent:,} addresses that mail was sent to have no mailbox: {gone / sent:.2%}; "
+        f"{gone:,} of {addresses} that mail was sent to {verb} no mailbox: {gone / sent:.2%}; "
         f"the true share is between {low:.2%} and {high:.2%} (95 %)."
     )
 
@@ -129,17 +131,39 @@ def _table(by: str, groups: Mapping[str, Group]) -> Table:
 
 def notes(score: Score, bounces: Bounces) -> list[str]:
     """What the tables do not show, the gravest first."""
-    found = {
-        "bounced addresses are not in the list": score.foreign,
-        "rows of other lights are not compared: no mail was sent to them (--sent)": score.not_sent,
-        "of them bounced, so mail was sent to them after all": score.bounced_not_sent,
-        "bounces give no reason that is understood; their mailboxes may or may not exist": (
-            score.all.bounced["unknown"]
+    found = (
+        (
+            score.foreign,
+            "bounced address is not in the list",
+            "bounced addresses are not in the list",
         ),
-        "messages report no bounce that could be read": bounces.unread - bounces.others,
-        "messages are not bounces, and are not counted": bounces.others,
-    }
-    return [f"{count:,} {words}" for words, count in found.items() if count]
+        (
+            score.not_sent,
+            "row of other lights is not compared: no mail was sent to it (--sent)",
+            "rows of other lights are not compared: no mail was sent to them (--sent)",
+        ),
+        (
+            score.bounced_not_sent,
+            "of them bounced, so mail was sent to it after all",
+            "of them bounced, so mail was sent to them after all",
+        ),
+        (
+            score.all.bounced["unknown"],
+            "bounce gives no reason that is understood; its mailbox may or may not exist",
+            "bounces give no reason that is understood; their mailboxes may or may not exist",
+        ),
+        (
+            bounces.unread - bounces.others,
+            "message reports no bounce that could be read",
+            "messages report no bounce that could be read",
+        ),
+        (
+            bounces.others,
+            "message is not a bounce, and is not counted",
+            "messages are not bounces, and are not counted",
+        ),
+    )
+    return [counted(count, one, more) for count, one, more in found if count]
 
 
 def as_json(score: Score, bounces: Bounces) -> dict[str, object]:

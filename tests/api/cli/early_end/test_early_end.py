@@ -222,3 +222,14 @@ def test_a_written_list_is_a_failure_only_if_this_machine_failed(
     remote = failure_of(counts, is_local=False)
     assert (remote is not None) == is_failure
     assert remote is None or "its operator should run mailprobe doctor there" in remote
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 row looks"), (2, "2 rows look")])
+def test_the_advice_counts_one_row_as_one(count: int, words: str) -> None:
+    counts = ResultCounts(done=9, suggestions=count)
+    counts.reasons.update(accepted=9, greylisted=count, blocked_us=count)
+    rows = words.rpartition(" ")[0]
+    said = "\n".join(advice(counts))
+    assert f"{words} mistyped" in said
+    assert f"{rows} is still" in said or count > 1
+    assert f"({rows})" in said

@@ -268,7 +268,7 @@ def test_the_command_compares_a_cleaned_list_with_bounces(tmp_path: Path, kind: 
     assert done.exit_code == 0
     assert "called status" in done.stdout
     assert "50.00%" in done.stdout
-    assert "1 bounced addresses are not in the list" in done.stdout
+    assert "1 bounced address is not in the list" in done.stdout
 
 
 def test_a_score_fits_on_one_screen_and_begins_with_the_result(tmp_path: Path) -> None:
@@ -330,9 +330,9 @@ def test_unreadable_reports_are_unknown_and_other_mail_is_not_counted(tmp_path: 
     assert (found["all"]["unknown"], found["all"]["no_mailbox"]) == (1, 1)
     assert (found["unread_messages"], found["other_messages"]) == (1, 1)
     done = CliRunner().invoke(main, ["score", str(output), str(folder)])
-    assert "1 bounces give no reason that is understood" in done.stdout
-    assert "1 messages report no bounce that could be read" in done.stdout
-    assert "1 messages are not bounces" in done.stdout
+    assert "1 bounce gives no reason that is understood" in done.stdout
+    assert "1 message reports no bounce that could be read" in done.stdout
+    assert "1 message is not a bounce" in done.stdout
 
 
 def test_files_that_cannot_be_compared_are_rejected(tmp_path: Path) -> None:
