@@ -96,18 +96,26 @@ class Charge:
         return reserved
 
     async def _reserve(
-        self, units: int, *, lease_s: float, capacity: CapacityTicket | None = None
+        self,
+        units: int,
+        *,
+        lease_s: float,
+        capacity: CapacityTicket | None = None,
+        of_minute_alone: bool = False,
+        also: CheckLimits | None = None,
     ) -> Reservation | Refusal:
         """Reserve the units, or return the refusal."""
         reserve = partial(self._quota.store.reserve, self._caller, units, lease_s=lease_s)
-        return await self._check(units, reserve, capacity=capacity)
+        counts = not of_minute_alone
+        return await self._check(
+            units, reserve, capacity=capacity, billable=counts, counts_month=counts, also=also
+        )
 
     async def _count_minute(
         self, units: int, *, also: CheckLimits | None = None
     ) -> Reservation | Refusal:
         """Count units of the key's minute alone: the reservation ends as it is made."""
-        reserve = partial(self._quota.store.reserve, self._caller, units, lease_s=0)
-        return await self._check(units, reserve, billable=False, counts_month=False, also=also)
+        return await self._reserve(units, lease_s=0, of_minute_alone=True, also=also)
 
     async def _keep_first(self, counted: Reservation) -> None:
         """Store the answer of a request that counted units of the minute alone."""
