@@ -69,7 +69,7 @@ MARK = re.compile(rf"[{SIGNS}\u2010-\u2012\u2212\ufe63\uff0d]|{_MIDDLE_DOT}")
 LOCAL_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|@\x00-\x1f{SIGNS}]*+')
 LOCAL_IN_LINK_REVERSED = re.compile(rf'[^\s<>()\[\]{{}},;:"|@/?=&#%\x00-\x1f{SIGNS}]*+')
 DOMAIN = re.compile(rf"[^\s\x00-\x2c\x2f\x3a-\x40\x5b-\x60\x7b-\x7f{SIGNS}]*+")
-LOCAL_EDGE = "'`*~=/\\!?#&$^|"  # at the beginning of a local part that stands within other text
+LOCAL_EDGE = "'`*~=/!?#&$^|"  # at the beginning of a local part that stands within other text
 ENCODED = re.compile(r"%(?:0[AD]|20|2C|3B|3C|3E|40)", re.IGNORECASE)  # as in a link
 # In texts of programs: of JSON, and of an XML file of Office (ECMA-376, 22.9.2.19).
 ESCAPE = re.compile(r"\\u([0-9A-Fa-f]{4})|_x([0-9A-Fa-f]{4})_")

@@ -57,7 +57,7 @@ ONE = (
     "({}", "{})", '"{}', '{}"', "“{}", "{}”", "<<{}>>", "'<{}>'", "**{}**", "*{}*", "_{}_", "__{}__", "~{}~", "|{}|",
     # names of directories, logs and links' queries
     "mail={}", "mail={},ou=people,dc=shop,dc=test", "uid=cn,mail={}", "user={}", "sent user={} ok", "to={}", "?email={}",
-    "id=5&email={}", "a=1&b=x.y&e-mail={}", "email_address={}", "username={};role=x", "\\{}", "C:\\{}",
+    "id=5&email={}", "a=1&b=x.y&e-mail={}", "email_address={}", "username={};role=x",
     # labels
     "Email: {}", "E-mail: {}", "e-mail : {}", "E-Mail-Adresse: {}", "Mail: {}", "SMTP:{}", "smtp:{}", "To: {}", "An: {}",
     "Correo: {}", "Courriel : {}", "почта: {}", "邮箱：{}", "メール：{}", "e:{}", "Email={}", "email={}", "E-Mail {}",
