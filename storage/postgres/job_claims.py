@@ -26,6 +26,7 @@ from ..database import Row
 from ..jobs import HOST_OF, STATE_OF, claims_of
 from ..records import Claim, JobState, Work
 from .database import PostgresDatabase
+from .driver.database_thread import BatchWork
 from .driver.server import TransactionConnection
 
 CLAIMING_LOCK = 0x6D70_6A62  # "mpjb": the first of two numbers of the lock
@@ -45,31 +46,29 @@ def is_due(db: TransactionConnection, work: Work) -> bool:
     return bool(found[0])
 
 
-class Claims(Struct, frozen=True):
-    """Work for the database threads: jobs are claimed for all callers at once, then distributed."""
+def _claim_all(
+    db: TransactionConnection, asked: Sequence[ClaimJobs], marker: object
+) -> list[object]:
+    """Claim jobs for all callers at once, then distribute them."""
+    db.begin()
+    for number in sorted({NUMBER_OF[wanted.work] for wanted in asked}):
+        db.execute("SELECT pg_advisory_xact_lock(%s, %s)", [CLAIMING_LOCK, number])
+    now = db.now()
+    alike: dict[ClaimJobs, list[int]] = {}  # places of equal requests
+    for place, wanted in enumerate(asked):
+        alike.setdefault(replace(wanted, limit=0), []).append(place)
+    claimed: list[object] = [[] for _ in asked]
+    for wanted, places in alike.items():
+        limit = sum(max(0, asked[place].limit) for place in places)
+        left = _claim(db, now, wanted, limit)
+        for place in places:
+            most = max(0, asked[place].limit)
+            claimed[place], left = left[:most], left[most:]
+    db.commit()
+    return claimed
 
-    group_max: int = GROUP_MAX
-    repeatable: bool = False
 
-    def __call__(
-        self, db: TransactionConnection, asked: Sequence[ClaimJobs], marker: object
-    ) -> list[object]:
-        db.begin()
-        for number in sorted({NUMBER_OF[wanted.work] for wanted in asked}):
-            db.execute("SELECT pg_advisory_xact_lock(%s, %s)", [CLAIMING_LOCK, number])
-        now = db.now()
-        alike: dict[ClaimJobs, list[int]] = {}  # places of equal requests
-        for place, wanted in enumerate(asked):
-            alike.setdefault(replace(wanted, limit=0), []).append(place)
-        claimed: list[object] = [[] for _ in asked]
-        for wanted, places in alike.items():
-            limit = sum(max(0, asked[place].limit) for place in places)
-            left = _claim(db, now, wanted, limit)
-            for place in places:
-                most = max(0, asked[place].limit)
-                claimed[place], left = left[:most], left[most:]
-        db.commit()
-        return claimed
+CLAIMS = BatchWork(_claim_all, GROUP_MAX, repeatable=False)  # for the database threads
 
 
 def _claim(

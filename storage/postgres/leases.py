@@ -36,22 +36,20 @@ DROP = (
 
 
 class Leasing:
-    """Work for the database threads: each process has one call in progress at a time.
+    """Leases connections; each process has one call in progress at a time.
 
     The leases of another machine's process end when its session has ended for GONE_S, those
     of a process here as soon as it has ended.
     """
 
-    group_max = 1
-    repeatable = True
-
     def __init__(self, session_lock: ProcessLock) -> None:
         self._session_lock = session_lock
         self._ended_at: dict[int, float] = {}  # sessions; when they were first found to have ended
 
-    def __call__(
+    def lease(
         self, db: TransactionConnection, asked: Sequence[LeaseConnections], marker: object
     ) -> list[object]:
+        """Work for the database threads."""
         self._session_lock.start()
         return [self._lease(db, wanted) for wanted in asked]
 

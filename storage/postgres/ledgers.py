@@ -39,12 +39,11 @@ LOCK = (
     f" SELECT set_config('mailprobe.moment', ({NOW})::text, true)::bigint, count(*) FROM held"
 )
 SET_MOMENT = "SELECT set_config('mailprobe.moment', %s, true)"
-_CALLER = (
+CALLER = (
     "SELECT keys.id, keys.number AS key, accounts.number AS account, accounts.id AS account_id,"
     " tier, current_period_start AS start, current_period_end"
     " FROM keys JOIN accounts ON accounts.number = keys.account WHERE keys.id = ANY(%(keys)s)"
 )
-CALLER = _CALLER
 _OF_KEY = "SELECT at, units, total FROM rate_windows WHERE rate_windows.key = asked.key"
 STALE = "DELETE FROM rate_windows WHERE key = ANY(%s) AND at <= %s"
 
@@ -54,7 +53,7 @@ def _read(now: str) -> str:
     month = f"to_char(timezone('UTC', to_timestamp({now} / 1000000)), 'YYYY-MM-01')"
     since = f"{now} - {WINDOW_MICROS}"
     return (
-        f"WITH asked AS MATERIALIZED ({_CALLER}) SELECT asked.*,"
+        f"WITH asked AS MATERIALIZED ({CALLER}) SELECT asked.*,"
         " coalesce(months.units, 0), coalesce(months.billable, 0),"
         " (SELECT coalesce(sum(units), 0)::bigint FROM reservations"
         f"  WHERE account = asked.account AND lease_until > {now}) + coalesce(pending, 0),"

@@ -27,7 +27,7 @@ from ..records import Caller, Ledger, Tier
 from ..store import Store
 from . import job_claims, leases, ledgers, retention, usage
 from .database import PostgresDatabase
-from .driver.database_thread import ThreadPool, Work
+from .driver.database_thread import BatchWork, ThreadPool
 from .driver.partitions import Partitions
 from .driver.process_lock import ProcessLock
 from .driver.schema import prepare
@@ -45,45 +45,24 @@ UPKEEP_S = UPKEEP_MS / 1000 + ANSWER_S
 CALLERS_MAX = 500  # key hashes looked up with one query
 
 
-class SingleWrites(Struct, frozen=True):
-    """Each call in its own transaction. Not repeatable: a repetition would write twice."""
-
-    group_max: int = 1
-    repeatable: bool = False
-
-    def __call__(
-        self, db: TransactionConnection, asked: Sequence[Act], marker: object
-    ) -> list[object]:
-        (act,) = asked
-        db.begin()
-        value = act(db)
-        db.commit()
-        return [value]
+def _write(db: TransactionConnection, asked: Sequence[Act], marker: object) -> list[object]:
+    """One call in its own transaction. Not repeatable: a repetition would write twice."""
+    (act,) = asked
+    db.begin()
+    value = act(db)
+    db.commit()
+    return [value]
 
 
-class Reads(Struct, frozen=True):
-    """Each statement sees the database as it is."""
-
-    group_max: int = 1
-    repeatable: bool = True
-
-    def __call__(
-        self, db: TransactionConnection, asked: Sequence[Act], marker: object
-    ) -> list[object]:
-        (act,) = asked
-        return [act(db)]
+def _read(db: TransactionConnection, asked: Sequence[Act], marker: object) -> list[object]:
+    """One call, each of whose statements sees the database as it is."""
+    (act,) = asked
+    return [act(db)]
 
 
-class Callers(Struct, frozen=True):
-    """Looks up the callers of key hashes, which is each request's first call."""
-
-    group_max: int = CALLERS_MAX
-    repeatable: bool = True
-
-    def __call__(
-        self, db: TransactionConnection, asked: Sequence[str], marker: object
-    ) -> list[object]:
-        return list(find_callers(PostgresDatabase(db), asked))
+def _callers(db: TransactionConnection, asked: Sequence[str], marker: object) -> list[object]:
+    """Look up the callers of key hashes, which is each request's first call."""
+    return list(find_callers(PostgresDatabase(db), asked))
 
 
 class Threads(Struct, frozen=True):
@@ -121,7 +100,7 @@ async def open_postgres(
     async with AsyncExitStack() as stack:
         stack.callback(session_lock.close)
 
-        def database_thread(work: Work[Any], threads: int = 1) -> ThreadPool[Any]:
+        def database_thread(work: BatchWork[Any], threads: int = 1) -> ThreadPool[Any]:
             opened: ThreadPool[object] = ThreadPool(
                 server, work, now, partitions, threads=threads, answer_s=size.answer_s
             )
@@ -129,12 +108,12 @@ async def open_postgres(
             return opened
 
         database_threads = Threads(
-            database_thread(usage.BatchMetering()),
-            database_thread(SingleWrites(), size.writers),
-            database_thread(job_claims.Claims()),
-            database_thread(Callers()),
-            database_thread(Reads(), size.readers),
-            database_thread(leases.Leasing(session_lock)),
+            database_thread(usage.METERING),
+            database_thread(BatchWork(_write, repeatable=False), size.writers),
+            database_thread(job_claims.CLAIMS),
+            database_thread(BatchWork(_callers, CALLERS_MAX)),
+            database_thread(BatchWork(_read), size.readers),
+            database_thread(BatchWork(leases.Leasing(session_lock).lease)),
         )
         yield Store(PostgresExecutor(database_threads, partitions, session_lock), cipher)
 

@@ -45,6 +45,7 @@ from ..records import IdempotencyRecord, Job, Key, Reservation, UsageRow, new_jo
 from ..usage import CallerRow, log, log_refusals, reclaim_window
 from . import ledgers, reservations
 from .database import PostgresDatabase
+from .driver.database_thread import BatchWork
 from .driver.partitions import USAGE, check_partitions
 from .driver.server import TransactionConnection, Writes, columns_of
 
@@ -95,16 +96,14 @@ class Marker(Struct, frozen=True):
         return False
 
 
-class BatchMetering(Struct, frozen=True):
-    """Work for the database threads: a batch of commands in one transaction."""
+def _meter(
+    db: TransactionConnection, asked: Sequence[BatchCommand], marker: Marker | None
+) -> list[object]:
+    """A batch of commands in one transaction."""
+    return _MeteringBatch(db, asked).hold(marker)
 
-    group_max: int = GROUP_MAX
-    repeatable: bool = True
 
-    def __call__(
-        self, db: TransactionConnection, asked: Sequence[BatchCommand], marker: Marker | None
-    ) -> list[object]:
-        return _MeteringBatch(db, asked).hold(marker)
+METERING = BatchWork(_meter, GROUP_MAX)  # for the database threads
 
 
 class _MeteringBatch:

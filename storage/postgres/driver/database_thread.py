@@ -20,10 +20,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import psycopg
 import trio
+from msgspec import Struct
 from psycopg import errors
 
 from ...base.call_queue import CallQueue, PendingCall
@@ -43,28 +44,20 @@ from .server import (
 Q = TypeVar("Q")
 log = logging.getLogger("mailprobe.store")
 
-Q_contra = TypeVar("Q_contra", contravariant=True)
-
 RETRY_S = 0.05
 REPAIRS_MAX = 3  # partitions may be dropped again meanwhile, and a message claimed
 
 
-class Work(Protocol[Q_contra]):
+class BatchWork(Struct, Generic[Q], frozen=True):
     """Executes a batch of calls in one transaction: all of them or none.
 
-    Returns a value or Raised for each call. Repeatable work sets the session's marker
-    before it commits; called again with this marker, it repeats nothing that was committed.
+    `run` returns a value or Raised for each call. Repeatable work sets the session's marker
+    before it commits; run again with this marker, it repeats nothing that was committed.
     """
 
-    @property
-    def group_max(self) -> int: ...
-
-    @property
-    def repeatable(self) -> bool: ...
-
-    def __call__(
-        self, db: TransactionConnection, asked: Sequence[Q_contra], marker: Any
-    ) -> list[object]: ...
+    run: Callable[[TransactionConnection, Sequence[Q], Any], list[object]]
+    group_max: int = 1
+    repeatable: bool = True
 
 
 class BatchExecutor(Generic[Q]):
@@ -79,7 +72,7 @@ class BatchExecutor(Generic[Q]):
         self._db: psycopg.Connection | None = None
         self._is_uncertain = False  # the last batch may have been committed, and failed
 
-    def do(self, work: Work[Q], asked: Sequence[Q], until: float) -> list[object]:
+    def do(self, work: BatchWork[Q], asked: Sequence[Q], until: float) -> list[object]:
         """Return a value or Raised for each call; never raises an Exception.
 
         If one call fails the transaction, each is repeated in a transaction of its own.
@@ -114,7 +107,7 @@ class BatchExecutor(Generic[Q]):
                 self._db.close()
             self._db = None
 
-    def _do(self, work: Work[Q], asked: Sequence[Q], until: float) -> list[object]:
+    def _do(self, work: BatchWork[Q], asked: Sequence[Q], until: float) -> list[object]:
         marker: object = None
         repairs = 0
         self._is_uncertain = False
@@ -122,7 +115,7 @@ class BatchExecutor(Generic[Q]):
             was_there = self._db is not None
             session = self._session(until if marker is not None else 0.0)
             try:
-                return work(session, asked, marker)
+                return work.run(session, asked, marker)
             except Exception as error:
                 self._clear_up(error)
                 if _can_be_repaired(error) and repairs < REPAIRS_MAX:
@@ -207,7 +200,7 @@ class ThreadPool(CallQueue[Q]):
     def __init__(
         self,
         server: PostgresServer,
-        work: Work[Q],
+        work: BatchWork[Q],
         now: Callable[[], datetime] | None,
         partitions: Partitions,
         *,
