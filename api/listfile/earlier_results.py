@@ -37,11 +37,6 @@ class EarlierResults(Struct, frozen=True):
     fields: tuple[str, ...] = ()  # of each column that was verified
 
 
-def find_earlier_results(names: Sequence[str]) -> range:
-    """The positions of the results among a table's columns; empty if it has none."""
-    return earlier_results(names).place
-
-
 def earlier_results(
     names: Sequence[str], sources: Sequence[str] = (), chosen: Sequence[str] | None = None
 ) -> EarlierResults:

@@ -25,7 +25,6 @@ from .spans import Attributes, Span, SpanKind
 SERVICE = "mailprobe"  # unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES name it
 UNNAMED = "unknown_service"  # how the SDK's name begins then
 STATE_CHARACTERS_MAX = 512  # of `tracestate`; W3C Trace Context 3.3.1.5 asks for no more
-NO_FLAGS = "00"
 KINDS: Mapping[SpanKind, api.SpanKind] = {
     "server": api.SpanKind.SERVER,
     "client": api.SpanKind.CLIENT,

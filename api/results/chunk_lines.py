@@ -50,43 +50,26 @@ class StoredResult(msgspec.Struct, frozen=True, omit_defaults=True):
         return RowResult(*_kept_of(self))
 
 
-class _PositionalResult(msgspec.Struct, array_like=True):
-    """A result as earlier versions wrote it. It never changes."""
-
-    number: int
-    email: str
-    valid: bool
-    status: Status
-    confidence: float
-    failed_check: FailedCheck | None
-    disposable: bool
-    role: bool
-    free_provider: bool
-    catch_all: bool
-    smtp_blocked: bool
-    mx_found: bool
-    mx_host: str | None
-    suggestion: str | None
-    latency_ms: int
-    reason: Reason
-    blame: Blame | None
-
-
+# The fields of a result in the order in which earlier versions wrote them. It never changes.
+POSITIONS = (
+    *("number", "email", "valid", "status", "confidence", "failed_check", "disposable", "role"),
+    *("free_provider", "catch_all", "smtp_blocked", "mx_found", "mx_host", "suggestion"),
+    *("latency_ms", "reason", "blame"),
+)
 # What is kept of a result, in its own order: all but what `clean` alone adds at the end.
 _kept_of = attrgetter(
     *(name for name in RowResult.__struct_fields__ if name in StoredResult.__struct_fields__)
 )
 _stored_fields = attrgetter(*StoredResult.__struct_fields__[1:])
-_positional_fields = attrgetter(*StoredResult.__struct_fields__)
 _encoder = msgspec.json.Encoder()
 _named = msgspec.json.Decoder(StoredResult).decode
-_positional = msgspec.json.Decoder(_PositionalResult).decode
+_positional = msgspec.json.Decoder(list[object]).decode
 
 
 def _decoded(line: str) -> StoredResult:
     if not line.startswith("["):
         return _named(line)
-    return StoredResult(*_positional_fields(_positional(line)))
+    return msgspec.convert(dict(zip(POSITIONS, _positional(line), strict=True)), StoredResult)
 
 
 def _lines(text: str) -> list[str]:

@@ -45,15 +45,6 @@ class StoredRow(
     further: list[FurtherAddress] = []
 
 
-class _PositionalRow(msgspec.Struct, array_like=True):
-    """A row as earlier versions wrote it. It never changes."""
-
-    place: int | None
-    number: int | None
-    address: str | None
-    cells: list[str]
-
-
 BLANK = '{"c":'  # how a row without an address of its own begins
 FURTHER = (
     '"f":['  # in each row with further addresses, and in no other: a cell's quotes are escaped
@@ -62,7 +53,8 @@ BLANK_WITH_FURTHER = re.compile(f"^{re.escape(BLANK)}.*{re.escape(FURTHER)}", re
 
 _encode = msgspec.json.Encoder().encode
 _named = msgspec.json.Decoder(StoredRow).decode
-_positional = msgspec.json.Decoder(_PositionalRow).decode
+# The place, number, address and cells of a row as earlier versions wrote it. It never changes.
+_positional = msgspec.json.Decoder(tuple[int | None, int | None, str | None, list[str]]).decode
 
 
 def encode_row(row: StoredRow) -> str:
@@ -80,8 +72,7 @@ def blank_rows_in(lines: str) -> int:
 def decode_row(line: str) -> StoredRow:
     if not line.startswith("["):
         return _named(line)
-    row = _positional(line)
-    return StoredRow(row.place, row.number, row.address, row.cells)
+    return StoredRow(*_positional(line))
 
 
 def starts_of(place: int, numbers: list[int]) -> tuple[str, ...]:

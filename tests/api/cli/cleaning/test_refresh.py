@@ -15,7 +15,7 @@ from mailprobe.api.listfile import (
     open_list,
     open_writer,
 )
-from mailprobe.api.listfile.earlier_results import find_earlier_results
+from mailprobe.api.listfile.earlier_results import earlier_results
 from mailprobe.api.listfile.results import RESULT_FIELDS
 from mailprobe.engine.verdict import FIELDS
 from tests.api.fake_source import result_of
@@ -131,10 +131,10 @@ def test_objects_are_refreshed(tmp_path: Path, case: str) -> None:
 
 
 def test_columns_that_only_look_alike_are_the_lists_own() -> None:
-    assert not find_earlier_results(["email", "valid", "status", "light"])
-    assert not find_earlier_results([*RESULT_FIELDS[:-2], "light"])
-    assert not find_earlier_results(["mailprobe_email", *RESULT_FIELDS[1:]])
-    assert find_earlier_results(["n", *RESULT_FIELDS, "m"]) == range(1, 1 + len(RESULT_FIELDS))
+    assert not earlier_results(["email", "valid", "status", "light"]).place
+    assert not earlier_results([*RESULT_FIELDS[:-2], "light"]).place
+    assert not earlier_results(["mailprobe_email", *RESULT_FIELDS[1:]]).place
+    assert earlier_results(["n", *RESULT_FIELDS, "m"]).place == range(1, 1 + len(RESULT_FIELDS))
     taken = ["email", "light"]
     names = ResultColumns().names(taken)
-    assert find_earlier_results([*taken, *names]) == range(2, 2 + len(names))
+    assert earlier_results([*taken, *names]).place == range(2, 2 + len(names))
