@@ -6,11 +6,13 @@ that is always listed, and one that never is. If a list fails either test, its a
 """
 
 from collections.abc import Sequence
+from functools import partial
 from ipaddress import ip_address
 
 import trio
 from msgspec import Struct, field
 
+from .at_once import all_at_once
 from .dns_questions import DnsFailed, DnsQuestions
 
 LISTS = {
@@ -40,19 +42,17 @@ class Listings(Struct):
 async def listings_of(address: str, questions: DnsQuestions, list_s: float) -> Listings:
     """Ask all lists at once; one that takes longer than `list_s` does not answer us."""
     lists = LISTS | BACKSCATTER_LISTS
-    found: dict[str, bool | None] = dict.fromkeys(lists)
 
-    async def query(name: str, zone: str) -> None:
+    async def query(zone: str) -> bool | None:
         with trio.move_on_after(list_s):
-            found[name] = await _is_listed(address, zone, questions)
+            return await _is_listed(address, zone, questions)
+        return None
 
-    async with trio.open_nursery() as nursery:
-        for name, zone in lists.items():
-            nursery.start_soon(query, name, zone)
+    found = await all_at_once(partial(query, zone) for zone in lists.values())
     listings = Listings()
-    for name in lists:
-        group = {True: listings.listed, False: listings.clean, None: listings.silent}
-        group[found[name]].append(name)
+    group = {True: listings.listed, False: listings.clean, None: listings.silent}
+    for name, is_listed in zip(lists, found, strict=True):
+        group[is_listed].append(name)
     return listings
 
 

@@ -4,6 +4,8 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import trio
@@ -15,19 +17,17 @@ from mailprobe.engine.net.public_addresses import is_public
 from mailprobe.engine.settings import EngineSettings
 
 from ..egress.ways import dial_of, settings_of
+from .at_once import all_at_once
 from .checks import SOURCE, Check
 from .machine import (
-    PROVIDERS,
-    EndpointCheck,
-    Greeting,
     Network,
     check_clock,
-    check_endpoint,
+    check_endpoints,
     check_of_sender,
     check_port,
     check_store,
     examine,
-    greeting_of,
+    greetings_of,
     open_network,
     our_address,
 )
@@ -66,30 +66,20 @@ async def examine_each(
     network: Network, settings: EngineSettings, rows: Sequence[Egress], dials: dict[str, Dial]
 ) -> list[Check]:
     """The checks of the endpoints, of each egress, and of the clock."""
-    endpoints: dict[str, EndpointCheck] = {}
-
-    async def check_url(url: str) -> None:
-        endpoints[url] = await check_endpoint(network, url)
-
-    async with trio.open_nursery() as nursery:
-        for url in settings.doh_urls:
-            nursery.start_soon(check_url, url)
-    checked = [endpoints[url] for url in settings.doh_urls]
+    checked = await check_endpoints(network, settings)
     works = any(endpoint.check.status == "ok" for endpoint in checked)
-    found: dict[str, list[Check]] = {}
     limit = trio.CapacityLimiter(EGRESSES_AT_ONCE)
 
-    async def check_row(row: Egress) -> None:
+    async def check_row(row: Egress) -> list[Check]:
         async with limit:
             own = replace(network, dial=dials[row.name])
-            found[row.name] = await check_egress(own, row, settings_of(row, settings), works)
+            found = await check_egress(own, row, settings_of(row, settings), works)
+            return [_named(row, check) for check in found]
 
-    async with trio.open_nursery() as nursery:
-        for row in rows:
-            nursery.start_soon(check_row, row)
+    of_rows = await all_at_once(partial(check_row, row) for row in rows)
     return [
         *(endpoint.check for endpoint in checked),
-        *(_named(row, check) for row in rows for check in found[row.name]),
+        *chain.from_iterable(of_rows),
         check_clock(checked),
     ]
 
@@ -100,15 +90,7 @@ async def check_egress(
     """Its port 25, its name, the blocklists and its sender."""
     if (fault := check_source(row)) is not None:
         return [fault]
-    greetings: dict[str, Greeting] = {}
-
-    async def check_host(domain: str) -> None:
-        greetings[domain] = await greeting_of(domain, network, settings)
-
-    async with trio.open_nursery() as nursery:
-        for domain in PROVIDERS:
-            nursery.start_soon(check_host, domain)
-    greeted = [greetings[domain] for domain in PROVIDERS]
+    greeted = await greetings_of(network, settings)
     ours = our_address(greeted)
     if ours is None and row.source is not None and is_public(row.source):
         ours = row.source

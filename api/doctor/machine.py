@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from random import Random
@@ -45,6 +46,7 @@ from mailprobe.engine.smtp.wire import (
 )
 from mailprobe.storage.contract import DEFAULT_FOLDER
 
+from .at_once import all_at_once
 from .checks import CLOCK, DATABASE, ENDPOINT, HELO, IDENTITY, PORT, Check
 from .dns_questions import DnsQuestions, QueryTransport
 from .sender import check_blocklists, check_spf
@@ -117,22 +119,14 @@ async def examine_with(
     network: Network, settings: EngineSettings, database: str, secret_key: bytes | None = None
 ) -> list[Check]:
     """Run all checks, the slow ones concurrently, within 10 s in all."""
-    endpoints: dict[str, EndpointCheck] = {}
-    greetings: dict[str, Greeting] = {}
+    checked: list[EndpointCheck] = []
 
-    async def check_url(url: str) -> None:
-        endpoints[url] = await check_endpoint(network, url)
-
-    async def check_host(domain: str) -> None:
-        greetings[domain] = await greeting_of(domain, network, settings)
+    async def check_urls() -> None:
+        checked.extend(await check_endpoints(network, settings))
 
     async with trio.open_nursery() as nursery:
-        for url in settings.doh_urls:
-            nursery.start_soon(check_url, url)
-        for domain in PROVIDERS:
-            nursery.start_soon(check_host, domain)
-    greeted = [greetings[domain] for domain in PROVIDERS]
-    checked = [endpoints[url] for url in settings.doh_urls]
+        nursery.start_soon(check_urls)
+        greeted = await greetings_of(network, settings)
     ours = our_address(greeted)
     works = any(endpoint.check.status == "ok" for endpoint in checked)
     return [
@@ -153,22 +147,18 @@ async def check_of_sender(
         fault = check_helo_form(settings)
         return [skipped] if fault is None else [fault, skipped]
     questions = DnsQuestions(network.transport, settings.doh_urls)
-    found: dict[str, Check] = {}
+    return await all_at_once(
+        (
+            partial(check_helo, settings, network.routes, ours),
+            partial(check_blocklists, ours, questions),
+            partial(check_spf, settings, ours, questions),
+        )
+    )
 
-    async def check_name() -> None:
-        found["name"] = await check_helo(settings, network.routes, ours)
 
-    async def check_lists() -> None:
-        found["lists"] = await check_blocklists(ours, questions)
-
-    async def check_policy() -> None:
-        found["policy"] = await check_spf(settings, ours, questions)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(check_name)
-        nursery.start_soon(check_lists)
-        nursery.start_soon(check_policy)
-    return [found[each] for each in ("name", "lists", "policy")]
+async def check_endpoints(network: Network, settings: EngineSettings) -> list[EndpointCheck]:
+    """Query each endpoint."""
+    return await all_at_once(partial(check_endpoint, network, url) for url in settings.doh_urls)
 
 
 async def check_endpoint(network: Network, url: str) -> EndpointCheck:
@@ -210,6 +200,13 @@ def check_clock(endpoints: list[EndpointCheck]) -> Check:
         return CLOCK.ok("agrees with the endpoints")
     found = f"{abs(ahead_s):.0f} s {'behind' if ahead_s > 0 else 'ahead of'} the endpoints"
     return CLOCK.failed("wrong", found)
+
+
+async def greetings_of(network: Network, settings: EngineSettings) -> list[Greeting]:
+    """Connect to a mail host of each provider."""
+    return await all_at_once(
+        partial(greeting_of, domain, network, settings) for domain in PROVIDERS
+    )
 
 
 async def greeting_of(domain: str, network: Network, settings: EngineSettings) -> Greeting:

@@ -16,7 +16,7 @@ from mailprobe.engine.verdict import Light, light_of
 from ...results.advice import ANSWERS
 from ...results.counts import ResultCounts, duration
 from ...results.lights import LIGHT_COLOURS, STATUS_COLOURS, WORDS
-from ...results.row_result import RowResult, suggested
+from ...results.row_result import RowResult, domain_of, suggested
 from ...terminal import plain
 from .advice import advice
 from .summary import Summary, cell_notes, counted
@@ -78,7 +78,7 @@ class ReportCounts(Struct):
         if result.reason == "syntax":
             return
         light = light_of(result)
-        domain = result.email.rpartition("@")[2].lower()
+        domain = domain_of(result.email)
         _entry(self.domains, domain).lights[light] += by
         if result.mx_host is not None:
             _entry(self.providers, self._provider(result.mx_host)).lights[light] += by

@@ -18,7 +18,7 @@ import trio
 
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.stream.answers import Answer
-from mailprobe.engine.verdict import Blame, FailedCheck, Reason, Status, Verdict
+from mailprobe.engine.verdict import Blame, Reason, Verdict
 
 from ...cells.unwrapping import read_cell
 from ...errors import CommandError, print_error
@@ -28,6 +28,7 @@ from ...settings import PATIENCE_S_MAX
 from ..cleaning.waiting import clock
 from ..source import NoteWait, SentRecord
 from .http_responses import ANSWER_S, error_of, read_lines, reason_of, retry_after_s
+from .result_lines import verdict_of
 from .runs import (
     CUSHION_S,
     LIMITED_TIMEOUT_S,
@@ -110,30 +111,22 @@ class ListState(msgspec.Struct):
         return self.waits_until if self.host_words() else None
 
 
-class _Row(msgspec.Struct):
-    """A row of the results; all is null where there is none yet."""
+class _RowStart(msgspec.Struct):
+    """Of a row of the results: null where there is none yet, and so is all else then."""
 
     mailprobe_email: str | None
-    valid: bool | None
-    status: Status | None
-    confidence: float | None
-    failed_check: FailedCheck | None
-    disposable: bool | None
-    role: bool | None
-    free_provider: bool | None
-    catch_all: bool | None
-    smtp_blocked: bool | None
-    mx_found: bool | None
-    mx_host: str | None
-    suggestion: str | None
-    latency_ms: int | None
-    reason: Reason | None
+
+
+class _Row(Verdict, frozen=True):
+    """A row with its result."""
+
+    email: str = msgspec.field(name="mailprobe_email")
+    reason: Reason
     blame: Blame | None
 
     def answer(self, position: int) -> Answer:
-        *fields, reason, blame = msgspec.structs.astuple(self)
-        cause = None if reason is None else VerdictCause(reason, blame)
-        return Answer(position, Verdict(*fields), known_cause=cause)
+        cause = VerdictCause(self.reason, self.blame)
+        return Answer(position, verdict_of(self), known_cause=cause)
 
 
 class ServiceLists(msgspec.Struct, frozen=True):
@@ -347,7 +340,6 @@ class ListRun(msgspec.Struct):
             print_error(f"{words}; the service goes on by itself")
 
     async def _fetch(self, state: ListState) -> None:
-        decoder = msgspec.json.Decoder(_Row)
         async with self.client.stream("GET", f"{self.url}/results") as response:
             if response.status_code != 200:
                 await response.aread()
@@ -357,7 +349,7 @@ class ListRun(msgspec.Struct):
                 async for line in read_lines(response):
                     reading.deadline = trio.current_time() + ANSWER_S
                     try:
-                        self._receive(decoder.decode(line))
+                        self._receive(line)
                     except (msgspec.DecodeError, UnicodeDecodeError):
                         what = "is not a result of a mailprobe service"
                         self._stop(f"the answer of {self.url} {what}")
@@ -366,9 +358,10 @@ class ListRun(msgspec.Struct):
                 return
         self._fetched = state.answered
 
-    def _receive(self, row: _Row) -> None:
-        if row.mailprobe_email is not None:
-            for position in self._positions.pop(row.mailprobe_email, ()):
+    def _receive(self, line: bytes) -> None:
+        if msgspec.json.decode(line, type=_RowStart).mailprobe_email is not None:
+            row = msgspec.json.decode(line, type=_Row)
+            for position in self._positions.pop(row.email, ()):
                 self.send.send_nowait(row.answer(position))
 
     async def _failed(self, what: str) -> None:

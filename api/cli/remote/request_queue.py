@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct, field
 
+from ...results.row_result import domain_of
 from ..source import DOMAIN_RUN
 
 WINDOW_S = 60.0  # of the service's rate limit
@@ -77,7 +78,3 @@ class Allowance(Struct):
 
     def opens_at(self) -> float:
         return self.granted[0][0] + WINDOW_S if self.granted else math.inf
-
-
-def domain_of(text: str) -> str:
-    return text.rpartition("@")[2].lower()

@@ -19,15 +19,15 @@ class _Evidence(msgspec.Struct):
     blame: Blame | None = None
 
 
+def verdict_of(line: Verdict) -> Verdict:
+    """The verdict of a line that has more."""
+    return Verdict(*(getattr(line, name) for name in Verdict.__struct_fields__))
+
+
 class ResultLine(Verdict, frozen=True):
     """A result as a service sends it."""
 
     evidence: _Evidence | None = None
-
-    @property
-    def verdict(self) -> Verdict:
-        """The result alone."""
-        return Verdict(*(getattr(self, name) for name in Verdict.__struct_fields__))
 
     @property
     def cause(self) -> VerdictCause | None:
@@ -39,7 +39,7 @@ class ResultLine(Verdict, frozen=True):
         """As the answer to the text at this position; what its host did not take may be repeated."""
         cause = self.cause
         retry_s = HOST_BUDGET_S if cause is not None and cause.reason == "host_budget" else None
-        return Answer(position, self.verdict, evidence, cause, retry_s)
+        return Answer(position, verdict_of(self), evidence, cause, retry_s)
 
 
 class ExplainedLine(ResultLine, frozen=True):

@@ -19,13 +19,14 @@ from mailprobe.api.cli import main
 from mailprobe.api.cli.clean import _source
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.cleaning.run import clean_list
-from mailprobe.api.cli.remote.request_queue import Allowance, RequestQueue, domain_of
+from mailprobe.api.cli.remote.request_queue import Allowance, RequestQueue
 from mailprobe.api.cli.remote.runs import FIRST_TIMEOUT_S, TEXT_CHARACTERS_MAX, TIMEOUT_S
 from mailprobe.api.cli.remote.service import RemoteService, check_server
 from mailprobe.api.cli.remote.source import RemoteSource
 from mailprobe.api.cli.remote.stream_way import PATH, QUERY
 from mailprobe.api.cli.source import DOMAIN_RUN
 from mailprobe.api.errors import CommandError, Misuse
+from mailprobe.api.results.row_result import domain_of
 from tests.api.fake_source import verdict_of
 
 URL = "https://api.test"
