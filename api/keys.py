@@ -62,7 +62,7 @@ def kind_of(key: str) -> KeyKind:
 
 
 def key_hash(key: str) -> str:
-    """The SHA-256 that the store holds, in hexadecimal."""
+    """The SHA-256, in hexadecimal, that the store holds of a key, or of a link's token."""
     return sha256(key.encode()).hexdigest()
 
 

@@ -18,6 +18,7 @@ from mailprobe.storage.people.people import (
 from mailprobe.storage.people.sign_ins import ListedSignIn
 
 from ....alerts.smtp_relay import recipient_of
+from ....keys import key_hash
 from ..frame import (
     HOME,
     NOTHING_TYPED,
@@ -28,7 +29,7 @@ from ..frame import (
 )
 from ..roles import MEANINGS, ROLES, may
 from ..sign_ins import NO_ADDRESS, SignIn
-from .sign_in_pages import new_token, token_hash
+from .sign_in_pages import new_token
 
 PEOPLE = f"{HOME}/people"
 ALREADY_THERE = "This address is there already."
@@ -144,7 +145,7 @@ async def _mail_invitation(frame: Frame, person: Person) -> Response | None:
             "The person can ask for a link on the page of the sign-in.",
         )
     token = new_token()
-    if await frame.service.store.add_invitation(token_hash(token), person.id):
+    if await frame.service.store.add_invitation(key_hash(token), person.id):
         sign_in: SignIn = g.sign_in
         until = frame.service.now() + INVITATIONS_KEPT
         mails.send_invitation(person.email, token, until, person.role, sign_in.email)

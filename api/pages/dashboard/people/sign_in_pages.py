@@ -11,7 +11,6 @@ import logging
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from hashlib import sha256
 from math import ceil
 
 from quart import Blueprint, Response, g, request
@@ -65,11 +64,6 @@ def register(pages: Blueprint, frame: Frame) -> None:
     _register_links(pages, frame)
     _register_openid(pages, frame)
     _register_accounts(pages, frame)
-
-
-def token_hash(token: str) -> str:
-    """What the store keeps of a token."""
-    return sha256(token.encode()).hexdigest()
 
 
 def new_token() -> str:
@@ -192,9 +186,12 @@ def _register_link_requests(pages: Blueprint, frame: Frame) -> None:
             parse(email)
         except NotAnAddress:
             return await _sign_in_page(frame, 400, next=page, error=NO_ADDRESS, email=email)
-        browser, token = request.cookies.get(asked_cookie) or new_token(), new_token()
+        browser, token = (
+            request.cookies.get(asked_cookie) or new_token(),
+            new_token(),
+        )
         client, known = network_of(frame.visitor()), known_browser(frame).key
-        link = NewLink(token_hash(token), email, token_hash(browser), client, page, known)
+        link = NewLink(key_hash(token), email, key_hash(browser), client, page, known)
         asked = await frame.service.store.request_link(link)
         if asked.to is not None:
             mails.send_link(asked.to, token, asked.until)
@@ -242,7 +239,7 @@ def _register_links(pages: Blueprint, frame: Frame) -> None:
     def _proof() -> tuple[str, str]:
         """The hashes of what the link carries and of what knows the browser."""
         token, browser = (request.cookies.get(name, "") for name in (link_cookie, asked_cookie))
-        return token_hash(token), token_hash(browser)
+        return key_hash(token), key_hash(browser)
 
     async def no_link() -> Response:
         return await frame.error(

@@ -5,7 +5,6 @@ link is shown once; the store keeps its hash.
 """
 
 import secrets
-from hashlib import sha256
 
 from quart import Blueprint, Response, request
 from werkzeug.exceptions import NotFound
@@ -14,6 +13,7 @@ from mailprobe.storage.list_jobs.shared_reports import TooManyReports
 from mailprobe.storage.list_records import NO_WAITS
 
 from ....http.received_request import admission_of
+from ....keys import key_hash
 from ....lists.table import read_marks
 from ....operations.list_jobs import ListResponse, response_of, summary_of
 from ..frame import HOME, LISTS_PAGE, Frame, away, form_fields
@@ -33,10 +33,6 @@ TOKEN_CHARACTERS_MAX = 100
 TOO_MANY = "The list has as many links as it may have. End one, or wait until one ends."
 # Beside those of every page: search engines keep nothing, and no site learns the link.
 PRIVATE = {"X-Robots-Tag": "noindex, nofollow", "Referrer-Policy": "no-referrer"}
-
-
-def hash_of(token: str) -> str:
-    return sha256(token.encode()).hexdigest()
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
@@ -63,7 +59,7 @@ def _register_links(pages: Blueprint, frame: Frame) -> None:
             raise NotFound
         token = secrets.token_urlsafe(TOKEN_OCTETS)
         try:
-            await store.share_report(found.list_id, hash_of(token), for_s=int(days) * DAY_S)
+            await store.share_report(found.list_id, key_hash(token), for_s=int(days) * DAY_S)
         except KeyError:  # deleted meanwhile
             raise NotFound from None
         except TooManyReports:
@@ -98,7 +94,7 @@ def _register_report(pages: Blueprint, frame: Frame) -> None:
     async def report() -> Response:
         admission_of(request.scope).admitted()
         token = request.args.get("token", "")[:TOKEN_CHARACTERS_MAX]
-        shared = await store.list_of_report(hash_of(token))
+        shared = await store.list_of_report(key_hash(token))
         stored = None if shared is None else await store.stored_list(shared[0])
         if shared is None or stored is None:
             return private(

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import TypedDict
 
 import trio
 from quart import Blueprint, Response, request
@@ -46,17 +45,8 @@ NOT_DECODED = (
     "Signs that could not be read were replaced, so this file cannot be read otherwise from here. "
     "Send it again, with its encoding among the options."
 )
+CHOICES = ("column", "patience_s", "encoding", "sheet")  # of the API's parameters, as typed
 CHUNKS_PREVIEWED = 5  # some 500 rows, a MiB each at most
-
-
-class NewListChoice(TypedDict):
-    """What a form of a new list has, for `new_list`."""
-
-    columns: Sequence[str]
-    rechecks: bool
-    patience_s: str
-    encoding: str
-    sheet: str
 
 
 def register(pages: Blueprint, frame: Frame) -> None:
@@ -104,22 +94,17 @@ def _register_lists(pages: Blueprint, frame: Frame) -> None:
             await trio.lowlevel.checkpoint()
             return parts.pop(0) if parts else b""
 
-        return await new_list(frame, name, receive, **_chosen(form))
+        return await new_list(frame, name, receive, _chosen(form))
 
     async def _from_body() -> ListResponse:
         name = request.args.get("name") or pasted(frame)
-        return await new_list(frame, name, this_request().next_part, **_chosen(request.args))
+        return await new_list(frame, name, this_request().next_part, _chosen(request.args))
 
 
-def _chosen(given: Mapping[str, str]) -> NewListChoice:
+def _chosen(given: Mapping[str, str]) -> dict[str, Sequence[str]]:
     """What a person has chosen beside the file, for `new_list`."""
-    return {
-        "columns": [given.get("column", "")],
-        "rechecks": given.get("recheck") == "1",
-        "patience_s": given.get("patience_s", ""),
-        "encoding": given.get("encoding", ""),
-        "sheet": given.get("sheet", ""),
-    }
+    typed = {name: [given[name]] for name in CHOICES if given.get(name)}
+    return {**typed, "recheck": [str(int(given.get("recheck") == "1"))]}
 
 
 def pasted(frame: Frame) -> str:
@@ -148,32 +133,15 @@ async def new_list(
     frame: Frame,
     name: str,
     receive: Callable[[], Awaitable[bytes]],
+    chosen: Mapping[str, Sequence[str]],
     media_type: str = "application/octet-stream",
-    *,
-    columns: Sequence[str],
-    rechecks: bool,
-    strict_clocks: bool = False,
-    asks_hosts: bool = True,
-    patience_s: str = "",
-    encoding: str = "",
-    sheet: str = "",
 ) -> ListResponse:
     """Store a list that waits to be started, and return it as the API does. Raises Refusal.
 
-    What is not clear of the file is guessed, as it is seen and changed before anything is asked.
+    `chosen` are parameters of the API. What is not clear of the file is guessed, as it is seen and
+    changed before anything is asked.
     """
-    query = {
-        "name": [name[:NAME_CHARACTERS_MAX]], "start": ["0"], "recheck": [str(int(rechecks))],
-        "guess": ["1"],
-    }  # fmt: skip
-    if strict_clocks:
-        query["strict_clocks"] = ["1"]
-    if not asks_hosts:
-        query["smtp"] = ["0"]
-    query["column"] = [column for column in columns if column]
-    for each, value in (("patience_s", patience_s), ("encoding", encoding), ("sheet", sheet)):
-        if value:
-            query[each] = [value]
+    query = {"name": [name[:NAME_CHARACTERS_MAX]], "start": ["0"], "guess": ["1"], **chosen}
     sent = {"content-type": media_type}
     return await frame.result_of(
         ListResponse, "create_list", query=query, sent=sent, receive=receive
@@ -295,18 +263,15 @@ async def _read_again(
         async def receive() -> bytes:
             return await anext(parts, b"")
 
-        return await new_list(
-            frame,
-            name,
-            receive,
-            media_type,
-            columns=columns,
-            rechecks=stored.rechecks > 0,
-            strict_clocks=stored.strict_clocks,
-            asks_hosts=stored.asks_hosts,
-            patience_s=str(stored.patience_s),
-            encoding=encoding if reading.encoding else "",
-        )
+        chosen = {
+            "column": columns,
+            "recheck": [str(int(stored.rechecks > 0))],
+            "strict_clocks": [str(int(stored.strict_clocks))],
+            "smtp": [str(int(stored.asks_hosts))],
+            "patience_s": [str(stored.patience_s)],
+            "encoding": [encoding] if reading.encoding else [],
+        }
+        return await new_list(frame, name, receive, chosen, media_type)
 
 
 def _register_parts(pages: Blueprint, frame: Frame) -> None:
