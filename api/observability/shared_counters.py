@@ -15,13 +15,13 @@ costs a sixth (0.16 us and 0.28 us for 1.0 us and 2.1 us), which is 4 % of a cac
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
 from msgspec import Struct
 
-from .shared_rows import Cells, SharedRows, open_shared_rows
+from .shared_rows import Cells, SharedRows, added, open_shared_rows
 
 # `shared`: the store's, alike in all workers.
 Kind = Literal["counter", "gauge", "shared", "histogram"]
@@ -95,8 +95,8 @@ class SharedCounters:
         """Yield every family with its present totals. May run in any thread."""
         rows = [row.tolist() for row in self._rows.rows()]
         alive = [row for row in rows if time.monotonic() - row[SEEN_AT] < SILENT_S]
-        ever = _added(rows)
-        now = _added(alive) or [0.0] * len(ever)
+        ever = added(rows)
+        now = added(alive) or [0.0] * len(ever)
         most = [max(column) for column in zip(*alive, strict=True)] if alive else now
         of_kind = {"counter": ever, "histogram": ever, "gauge": now, "shared": most}
         for family in self.families:
@@ -129,10 +129,6 @@ def open_shared_counters(families: Sequence[Family], workers: int) -> Iterator[S
         yield SharedCounters(families, slots, rows)
 
 
-def _added(rows: Sequence[Sequence[float]]) -> list[float]:
-    return [sum(column) for column in zip(*rows, strict=True)]
-
-
 class CounterRow:
     """The counters of one worker."""
 
@@ -162,6 +158,11 @@ class CounterRow:
             if family.kind in ("gauge", "shared"):
                 for slot in self._slots[family.name].values():
                     self._cells[slot] = 0.0
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The names of all families."""
+        return self._families
 
     def numbers(self, name: str) -> "Numbers":
         """The cells of the family of this name."""

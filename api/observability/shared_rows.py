@@ -7,7 +7,7 @@ replaces it continues there.
 import fcntl
 import mmap
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO, TypeAlias
 
@@ -43,6 +43,11 @@ class SharedRows:
         """Return every row, for reading."""
         starts = range(0, self._workers * self._width, self._width)
         return [self._cells[start : start + self._width] for start in starts]
+
+
+def added(rows: Sequence[Sequence[float]]) -> list[float]:
+    """The sum of each column."""
+    return [sum(column) for column in zip(*rows, strict=True)]
 
 
 @contextmanager

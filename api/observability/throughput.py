@@ -12,7 +12,7 @@ from math import ceil
 
 from msgspec import Struct
 
-from .shared_rows import Cells, SharedRows, open_shared_rows
+from .shared_rows import Cells, SharedRows, added, open_shared_rows
 
 Clock = Callable[[], float]  # seconds since 1970
 
@@ -52,12 +52,8 @@ def summed(counted: Sequence[Counted]) -> Counted:
         return NOTHING
     return Counted(
         sum(each.answers for each in counted), sum(each.replies for each in counted),
-        sum(each.refused for each in counted), _added([each.times for each in counted]),
+        sum(each.refused for each in counted), added([each.times for each in counted]),
     )  # fmt: skip
-
-
-def _added(rows: Sequence[Sequence[float]]) -> Sequence[float]:
-    return [sum(column) for column in zip(*rows, strict=True)]
 
 
 NOTHING = Counted(0, 0, 0, (0.0,) * (len(BOUNDS_S) + 1))
@@ -134,7 +130,7 @@ def _of_minute(rows: Sequence[Cells], minute: int) -> Counted:
     of_workers = [row[start : start + WIDTH].tolist() for row in rows if row[start] == minute]
     if not of_workers:
         return NOTHING
-    _, answers, replies, refused, *times = _added(of_workers)
+    _, answers, replies, refused, *times = added(of_workers)
     return Counted(int(answers), int(replies), int(refused), times)
 
 
