@@ -1,9 +1,8 @@
 """The mail of an alert, in plain text and HTML with the same content. Its texts are in texts.toml."""
 
-import email.policy
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from email.message import EmailMessage
 from functools import cache
 from hashlib import sha256
@@ -17,7 +16,8 @@ from mailprobe.engine.address import Address, NotAnAddress
 from mailprobe.storage.records import Account
 
 from ..quota.plans import MICROS_PER_EUR, cents_up
-from .smtp_relay import recipient_of
+from . import smtp_relay
+from .smtp_relay import instant_text, recipient_of
 from .thresholds import Alert, Measure, Unwritable, message_name
 
 COLUMNS = 72  # per line: quoted twice, a line still fits in 78 (RFC 5322 2.1.1)
@@ -138,16 +138,8 @@ def compose(alert: Alert, account: Account, *, dashboard_url: str, sender: str) 
 
 def headed(account: Account, subject: str, at: datetime, name: str, sender: str) -> EmailMessage:
     """A mail to the account without its text; `name` is the message's. Raises Unwritable."""
-    recipient = _recipient(account)
-    policy = email.policy.SMTPUTF8 if recipient.needs_smtputf8 else email.policy.SMTP
-    message = EmailMessage(policy)
-    message["From"] = f"mailprobe <{sender}>"
-    message["To"] = recipient.mailbox
-    message["Subject"] = subject
-    message["Date"] = at
-    message["Message-ID"] = f"<alert.{_known_by(account, name)}@{sender.rpartition('@')[2]}>"
-    message["Auto-Submitted"] = "auto-generated"  # RFC 3834 5: prevents automatic replies
-    return message
+    message_id = f"<alert.{_known_by(account, name)}@{sender.rpartition('@')[2]}>"
+    return smtp_relay.headed(_recipient(account), subject, at, sender, message_id)
 
 
 def _known_by(account: Account, name: str) -> str:
@@ -183,7 +175,7 @@ def facts_of(alert: Alert) -> dict[str, str]:
         "tier": f.tier,
         "used": f"{f.used:,}",
         "included": f"{f.included:,}",
-        "end": _instant(f.period_end),
+        "end": instant_text(f.period_end),
         "price": _price(f.price_micros),
         "spend": _eur(f.spend_micros),
         "soft_cap": _cap(f.soft_cap_micros),
@@ -213,7 +205,7 @@ def _rows(alert: Alert, account: Account) -> list[tuple[str, str]]:
         ("Plan", f.tier),
         (
             MEASURES[f.measure].capitalize(),
-            f"{_instant(f.period_start)} to {_instant(f.period_end)}",
+            f"{instant_text(f.period_start)} to {instant_text(f.period_end)}",
         ),
         ("Used", f"{f.used:,} of {f.included:,}{percent}"),
     ]
@@ -223,7 +215,7 @@ def _rows(alert: Alert, account: Account) -> list[tuple[str, str]]:
             ("Soft cap", _cap(f.soft_cap_micros)),
             ("Hard cap", _cap(f.hard_cap_micros)),
         ]
-    return [*rows, ("As of", _instant(f.at))]
+    return [*rows, ("As of", instant_text(f.at))]
 
 
 def _text(parts: Mapping[str, str], rows: list[tuple[str, str]]) -> str:
@@ -243,10 +235,6 @@ def _filled(text: str) -> str:
     glued = _TOGETHER.sub(_GLUE, text)
     lines = fill(glued, COLUMNS, break_long_words=False, break_on_hyphens=False)
     return lines.replace(_GLUE, " ")
-
-
-def _instant(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _cap(micros: int | None) -> str:

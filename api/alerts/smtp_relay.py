@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email import policy
 from email.message import EmailMessage
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -59,6 +61,22 @@ def recipient_of(text: str) -> Address:
     if "=?" in found.local:
         raise NotAnAddress("it has an encoded word")
     return found
+
+
+def headed(to: Address, subject: str, at: datetime, sender: str, message_id: str) -> EmailMessage:
+    """A mail of ours without its text."""
+    message = EmailMessage(policy.SMTPUTF8 if to.needs_smtputf8 else policy.SMTP)
+    message["From"] = f"mailprobe <{sender}>"
+    message["To"] = to.mailbox
+    message["Subject"] = subject
+    message["Date"] = at
+    message["Message-ID"] = message_id
+    message["Auto-Submitted"] = "auto-generated"  # RFC 3834 5: prevents automatic replies
+    return message
+
+
+def instant_text(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def printable(text: str) -> str:

@@ -9,8 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from email import policy
+from datetime import datetime
 from email.message import EmailMessage
 from email.utils import make_msgid
 
@@ -20,7 +19,14 @@ from mailprobe.engine.address import NotAnAddress
 from mailprobe.engine.background import supervised
 
 from ..alerts.sender import relay_of, sender_of
-from ..alerts.smtp_relay import Mailer, RelayMailer, printable, recipient_of
+from ..alerts.smtp_relay import (
+    Mailer,
+    RelayMailer,
+    headed,
+    instant_text,
+    printable,
+    recipient_of,
+)
 from ..error_table import Links
 from ..observability.logs import shortened
 from ..setting_values import host_name
@@ -81,14 +87,14 @@ class SignInMails:
     def send_link(self, to: str, token: str, until: datetime) -> None:
         """Send a link to sign in, soon."""
         text = LINK.format(
-            dashboard_url=self._dashboard_url, url=self._url(token), until=_clock(until)
+            dashboard_url=self._dashboard_url, url=self._url(token), until=instant_text(until)
         )
         self._enqueue(SignInMail(to, "Sign in to mailprobe", text, until))
 
     def send_invitation(self, to: str, token: str, until: datetime, role: str, by: str) -> None:
         """Send the link of an invitation, soon."""
         text = INVITATION.format(
-            dashboard_url=self._dashboard_url, url=self._url(token), until=_clock(until), role=role,
+            dashboard_url=self._dashboard_url, url=self._url(token), until=instant_text(until), role=role,
             by=by,
         )  # fmt: skip
         self._enqueue(SignInMail(to, "An invitation to mailprobe", text, until))
@@ -136,20 +142,10 @@ class SignInMails:
         return SignInMail(mail.to, mail.subject, mail.text, mail.until, mail.tries + 1)
 
     def _composed(self, mail: SignInMail) -> EmailMessage:
-        recipient = recipient_of(mail.to)
-        message = EmailMessage(policy.SMTPUTF8 if recipient.needs_smtputf8 else policy.SMTP)
-        message["From"] = f"mailprobe <{self._sender}>"
-        message["To"] = recipient.mailbox
-        message["Subject"] = mail.subject
-        message["Date"] = self._now()
-        message["Message-ID"] = make_msgid(domain=self._sender.rpartition("@")[2])
-        message["Auto-Submitted"] = "auto-generated"  # RFC 3834 5: prevents automatic replies
+        message_id = make_msgid(domain=self._sender.rpartition("@")[2])
+        message = headed(recipient_of(mail.to), mail.subject, self._now(), self._sender, message_id)
         message.set_content(mail.text)
         return message
-
-
-def _clock(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 @asynccontextmanager

@@ -186,10 +186,7 @@ def _register_link_requests(pages: Blueprint, frame: Frame) -> None:
             parse(email)
         except NotAnAddress:
             return await _sign_in_page(frame, 400, next=page, error=NO_ADDRESS, email=email)
-        browser, token = (
-            request.cookies.get(asked_cookie) or new_token(),
-            new_token(),
-        )
+        browser, token = request.cookies.get(asked_cookie) or new_token(), new_token()
         client, known = network_of(frame.visitor()), known_browser(frame).key
         link = NewLink(key_hash(token), email, key_hash(browser), client, page, known)
         asked = await frame.service.store.request_link(link)
