@@ -391,10 +391,8 @@ async def _watching(
         dial = dials[random.choice(active or list(dials))]
         return await is_greeted(engine, dial, domains, providers)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervised, protection.watch, probe)
+    async with running_loops(partial(protection.watch, probe)):
         yield
-        nursery.cancel_scope.cancel()
 
 
 def leases_of(
@@ -582,9 +580,9 @@ async def serve_metrics(
     task_status: trio.TaskStatus[None],
 ) -> None:
     """Serve the metrics of all workers; this one's gauges are sampled for each page."""
-    async with trio.open_nursery() as background:
-        background.start_soon(supervised, metrics.watch, service.load)
-        background.start_soon(supervised, metrics.watch_queues, service.store)
+    async with running_loops(
+        partial(metrics.watch, service.load), partial(metrics.watch_queues, service.store)
+    ):
         await serve_page(
             lambda: metrics.sample(service.load()),
             partial(page, counters, version(), commit()),
@@ -592,7 +590,6 @@ async def serve_metrics(
             drain=drain,
             task_status=task_status,
         )
-        background.cancel_scope.cancel()
 
 
 def url_of(sockets: Sequence[socket.socket]) -> str:
@@ -618,11 +615,9 @@ async def _stop_jobs(service: Service, drain: trio.Event) -> None:
 @asynccontextmanager
 async def applying_retention(service: Service) -> AsyncIterator[None]:
     """Apply retention to the service's store for the duration of the block."""
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervised, apply_retention, service)
+    async with running_loops(partial(apply_retention, service)):
         yield
         await contained(_save_counts, service)  # of the last minute
-        nursery.cancel_scope.cancel()
 
 
 async def apply_retention(service: Service) -> None:

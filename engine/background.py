@@ -109,17 +109,17 @@ def separate(error: BaseException) -> tuple[BaseException | None, BaseException 
 
 def log_fault(run: object, error: BaseException | None = None) -> None:
     """Log a bug in background work: this exception, or else the one being handled."""
-    name = getattr(run, "__qualname__", type(run).__qualname__)
+    function = getattr(run, "func", run)  # a partial has no name of its own
+    name = getattr(function, "__qualname__", type(function).__qualname__)
     FAULTS.add()
     log.error("background work failed: work=%s", name, exc_info=error or True)
 
 
-def sole_exception(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception in a group, so that callers can catch it by its class; else the group."""
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
-        found = found.exceptions[0]
-    return found
+def sole_exception(error: BaseException) -> BaseException:
+    """The one exception in a group, so that callers can catch it by its class; else `error`."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 class ContainedTasks:

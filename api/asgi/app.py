@@ -15,6 +15,7 @@ import click
 import msgspec
 import trio
 
+from mailprobe.engine.background import sole_exception
 from mailprobe.engine.lists.updated_lists import current_version
 from mailprobe.release import commit, version
 from mailprobe.storage.contract import StoreUnavailable
@@ -156,8 +157,7 @@ def _composed(service: Service, drain: trio.Event) -> Composed:
 
 def line_of(error: BaseException) -> str | None:
     """The line that `mailprobe serve` prints for an error of its start; None for a defect of the service."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
+    error = sole_exception(error)
     match error:
         case CommandError(message=message):
             line = message

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import date, datetime, timedelta
+from functools import partial
 
 import trio
 from msgspec import Struct
 
-from mailprobe.engine.background import supervised
+from mailprobe.engine.background import running_loops
 from mailprobe.engine.egress import Egress, Egresses, EgressState, StateListeners
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.egresses import (
@@ -319,10 +320,8 @@ async def open_control(
     control = StoredControl(egresses, now)
     await control.exchange(store)  # before the first address: blocks, and who rests
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(supervised, control.keep_shared, store)
+        async with running_loops(partial(control.keep_shared, store)):
             yield control
-            nursery.cancel_scope.cancel()
     finally:  # what a cancelled exchange took back is in the last one
         with trio.move_on_after(CLOSE_S, shield=True):
             await control.exchange(store, is_last=True)

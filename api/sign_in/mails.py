@@ -16,7 +16,7 @@ from email.utils import make_msgid
 import trio
 
 from mailprobe.engine.address import NotAnAddress
-from mailprobe.engine.background import supervised
+from mailprobe.engine.background import running_loops
 
 from ..alerts.sender import relay_of, sender_of
 from ..alerts.smtp_relay import (
@@ -169,7 +169,5 @@ async def open_sign_in_mails(
     mails = SignInMails(
         mailer, sender_of(sender or f"mailprobe@{host_name()}"), links.dashboard_url, now
     )
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervised, mails.run)
+    async with running_loops(mails.run):
         yield mails
-        nursery.cancel_scope.cancel()

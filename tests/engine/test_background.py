@@ -1,6 +1,7 @@
 """Work in the background: what of it fails ends alone, and all of it is started so."""
 
 import ast
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -119,6 +120,13 @@ async def test_a_loop_that_fails_begins_anew_at_once(autojump_clock, faults):
     assert "Fault" in faults[0]
     assert "Traceback" in faults[0]
     assert "Loop.run" in faults[0]
+
+
+async def test_the_log_names_the_function_of_a_loop_with_arguments(autojump_clock, faults):
+    loop = Loop(1)
+    with trio.move_on_after(60):
+        await supervised(partial(Loop.run, loop))
+    assert "Loop.run" in faults[0].partition("Traceback")[0]
 
 
 async def test_a_loop_that_always_fails_does_not_fill_the_log(autojump_clock, faults):

@@ -136,7 +136,7 @@ class LiveRun:
             async with open_live_socket(self._url, self._key) as socket:
                 return await self._exchange(socket)
         except Exception as error:
-            match sole_exception(error) if isinstance(error, BaseExceptionGroup) else error:
+            match sole_exception(error):
                 case ConnectionRejected() as rejection:
                     return self._refused(rejection.status_code, error_of(rejection.body or b""))
                 case ConnectionClosed():
