@@ -3,12 +3,14 @@
 An instant is microseconds since 1970, and a day is one of UTC.
 """
 
+import json
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 from msgspec.structs import fields
 
+from ..list_records import StoredList
 from ..records import (
     EPOCH,
     Account,
@@ -24,6 +26,7 @@ ACCOUNT_FIELDS = tuple(field.name for field in fields(Account))
 KEY_FIELDS = tuple(field.name for field in fields(Key))
 JOB_FIELDS = tuple(field.name for field in fields(Job))
 MESSAGE_FIELDS = tuple(field.name for field in fields(OutboxMessage))
+LIST_FIELDS = tuple(field.name for field in fields(StoredList))
 
 
 def _columns(table: str, names: tuple[str, ...]) -> str:
@@ -32,6 +35,7 @@ def _columns(table: str, names: tuple[str, ...]) -> str:
         "account_id": "accounts.id",
         "is_test": is_test(table),
         "is_signed": f"{table}.secret IS NOT NULL",
+        "ran_from": f"coalesce({table}.ran_from, 0)",
     }
     return ", ".join(elsewhere.get(name, f"{table}.{name}") for name in names)
 
@@ -45,6 +49,7 @@ ACCOUNT_COLUMNS = _columns("accounts", ACCOUNT_FIELDS)
 KEY_COLUMNS = _columns("keys", KEY_FIELDS)
 JOB_COLUMNS = _columns("jobs", JOB_FIELDS)
 MESSAGE_COLUMNS = _columns("outbox", MESSAGE_FIELDS[1:])  # its id is made from them
+LIST_COLUMNS = _columns("lists", LIST_FIELDS)
 INSTANTS = {
     "created_at",
     "revoked_at",
@@ -61,8 +66,14 @@ INSTANTS = {
     "first_tried_at",
     "sent_at",
     "used_at",
+    "recheck_at",
+    "waits_until",
+    "ran_at",
 }
-FLAGS = {"alerts", "cancel_at_period_end", "recheck", "is_test", "asks_hosts", "is_signed"}
+FLAGS = {
+    "alerts", "cancel_at_period_end", "recheck", "is_test", "asks_hosts", "is_signed",
+    "strict_clocks", "mails",
+}  # fmt: skip
 
 ColumnValues = tuple[Any, ...]
 
@@ -123,6 +134,11 @@ def job_of(row: ColumnValues) -> Job:
     return Job(*_values(JOB_FIELDS, row))
 
 
+def list_of(row: ColumnValues) -> StoredList:
+    """Make a StoredList from a row of LIST_COLUMNS."""
+    return StoredList(*_values(LIST_FIELDS, row))
+
+
 def attempt_of(row: ColumnValues) -> Attempt:
     """Make an Attempt from a row: number, at, took_ms, status, error."""
     number, at, took_ms, status, error = row
@@ -140,6 +156,8 @@ def _values(names: tuple[str, ...], row: ColumnValues) -> list[Any]:
     for name, value in zip(names, row, strict=True):
         if name == "origins":
             read.append(tuple((value or "").split()))
+        elif name == "counts":
+            read.append(json.loads(value))
         elif value is None:
             read.append(None)
         elif name in INSTANTS:

@@ -12,14 +12,14 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct
 
-from ..base.columns import instant, micros
+from ..base.columns import LIST_COLUMNS, instant, list_of, micros
 from ..base.lease_holders import is_gone
 from ..callers import callers_of_keys
 from ..database import Database, Row, encoded
 from ..list_records import ListChunk, ListClaim, ListShare
 from . import list_lines, list_waits
 from .list_lines import ListKey
-from .lists import COLUMNS, OF_ACCOUNTS, list_of
+from .lists import OF_ACCOUNTS
 
 # Chunks that are read for each that is wanted, of all running lists together: other workers may
 # hold the first, and an account with one list may get all.
@@ -160,7 +160,7 @@ def bring_back(db: Database, wait: int) -> bool:
 def _claims(db: Database, rows: Sequence[Row]) -> list[EncryptedListClaim]:
     numbers = sorted({number for number, *_ in rows})
     read = db.all_each(
-        f"SELECT lists.key, lists.secret, lists.day, {COLUMNS} FROM {OF_ACCOUNTS}"
+        f"SELECT lists.key, lists.secret, lists.day, {LIST_COLUMNS} FROM {OF_ACCOUNTS}"
         " WHERE lists.number = :number",
         [{"number": number} for number in numbers],
     )

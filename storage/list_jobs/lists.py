@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from .. import audit, idempotency
 from ..audit import Act
-from ..base.columns import day_start, instant, micros
+from ..base.columns import LIST_COLUMNS, day_start, instant, list_of, micros
 from ..base.columns import is_test as is_test_of
 from ..base.lease_holders import is_gone
 from ..commands import EncryptedFirst
@@ -21,7 +21,7 @@ from ..contract import (
     ListRoomExceeded,
     at_most,
 )
-from ..database import Database, Row, Values
+from ..database import Database, Values
 from ..list_records import (
     ENDED,
     KEY_REVOKED,
@@ -40,15 +40,6 @@ from . import conversations, list_lines, list_waits
 from .list_lines import ROWS_PART, LinesPart, ListKey
 
 IS_TEST = is_test_of("lists")
-COLUMNS = (
-    "lists.id, accounts.id, lists.name, lists.state, lists.cause, lists.rows,"
-    " lists.addresses, lists.answered, lists.counts, lists.created_at, lists.ended_at,"
-    " lists.webhook, lists.host, lists.rechecks, lists.recheck_at, "
-    + IS_TEST
-    + ", lists.strict_clocks, lists.waits_until, lists.waits_for, lists.blank_rows,"
-    " lists.ran_at, lists.ran_from, lists.asks_hosts, lists.trace, lists.patience_s,"
-    " lists.reading, lists.mails"
-)
 OF_ACCOUNTS = "lists JOIN accounts ON accounts.number = lists.account"
 LOADING_MAX = timedelta(minutes=15)  # reading and storing a list that takes longer has died
 PASS_PLACES = 1_000  # in one transaction: some 10 ms, so that no answer of the list waits long
@@ -292,7 +283,7 @@ def make_last_due(db: Database, now: datetime, list_ids: Sequence[str]) -> None:
 
 def stored_list(db: Database, list_id: str) -> StoredList | None:
     """Return the list, or None if there is none with this id."""
-    rows = db.all(f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE lists.id = :id", {"id": list_id})
+    rows = db.all(f"SELECT {LIST_COLUMNS} FROM {OF_ACCOUNTS} WHERE lists.id = :id", {"id": list_id})
     return list_of(rows[0]) if rows else None
 
 
@@ -311,7 +302,7 @@ def list_lists(
 ) -> list[StoredList]:
     """Return the account's lists, newest first, at most LISTED_MAX; None: of both kinds."""
     rows = db.all(
-        f"SELECT {COLUMNS} FROM {OF_ACCOUNTS} WHERE accounts.id = :account AND NOT ({GIVEN_UP})"
+        f"SELECT {LIST_COLUMNS} FROM {OF_ACCOUNTS} WHERE accounts.id = :account AND NOT ({GIVEN_UP})"
         f" AND (:both = 1 OR {IS_TEST} = (:test = 1))"
         " ORDER BY lists.number DESC LIMIT :limit",
         {
@@ -322,22 +313,6 @@ def list_lists(
         },
     )
     return [list_of(row) for row in rows]
-
-
-def list_of(row: Row) -> StoredList:
-    """Make a list of its COLUMNS."""
-    id, account, name, state, cause, rows, addresses, answered, counts, *rest = row
-    created_at, ended_at, webhook, host, rechecks, recheck_at, test, strict_clocks, *waits = rest
-    waits_until, waits_for, blank_rows, ran_at, ran_from, asks, trace, *more = waits
-    patience_s, reading, mails = more
-    return StoredList(
-        id, account, name, state, cause, rows, addresses, answered,
-        json.loads(counts), instant(created_at), ended_at and instant(ended_at), webhook, host,
-        rechecks, recheck_at and instant(recheck_at), bool(test), bool(strict_clocks),
-        waits_until and instant(waits_until), waits_for, blank_rows,
-        ran_at and instant(ran_at), ran_from or 0, bool(asks), trace, patience_s, reading,
-        bool(mails),
-    )  # fmt: skip
 
 
 # claims, which list_claims makes
