@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mailprobe.storage.records import Account
     from mailprobe.storage.store import Store
 
-    from ..listfile import ReadOptions
+    from ..listfile.opening import ReadOptions
 
 SOURCE = "file"
 
@@ -38,7 +38,7 @@ def bounces(file: Path, forgets: bool, account_id: str | None, column: str | Non
     counted and change nothing, and so are rows that do not say that mail came back. Only a keyed
     hash of an address is kept. With --forget, FILE may be an address.
     """
-    from ..listfile import ReadOptions
+    from ..listfile.opening import ReadOptions
     from .scoring.bounces import NOTHING_TAKEN, as_counts, read_bounces
 
     if forgets:

@@ -172,7 +172,8 @@ def clean(
     with ending_at_once():
         import trio  # noqa: F401 - a Ctrl-C could be lost in an import
 
-        from ..listfile import ReadOptions, known_encoding
+        from ..listfile.opening import ReadOptions
+        from ..listfile.survey import known_encoding
         from .cleaning.outputs import Order
 
         open_source, is_local = _source(

@@ -13,7 +13,7 @@ import click
 from ..errors import CommandError
 
 if TYPE_CHECKING:
-    from ..listfile import ReadOptions
+    from ..listfile.opening import ReadOptions
     from .scoring.scores import CleanedRow
 
 FILE = click.Path(path_type=Path)
@@ -48,7 +48,7 @@ def score(
     exports. One screen says how many addresses without a mailbox got mail, and compares
     what each address was called with what happened, with 95 % confidence intervals.
     """
-    from ..listfile import ReadOptions
+    from ..listfile.opening import ReadOptions
     from ..results.lights import lights_of
     from .scoring.bounces import read_bounces
     from .scoring.output import as_json, print_score
@@ -73,7 +73,7 @@ def _cleaned_rows(cleaned: Path, reading: "ReadOptions") -> "Iterator[CleanedRow
     """The rows of a cleaned list. Raises BadList."""
     from mailprobe.engine.smtp.operators import load_operators
 
-    from ..listfile import BadList
+    from ..listfile.survey import BadList
     from ..reader.own_list import rows_of
     from ..terminal import plain
     from .scoring.scores import CleanedRow

@@ -13,7 +13,7 @@ from mailprobe.storage.list_records import ListChunk, LoadedList
 from mailprobe.storage.records import Account
 
 from ..admission.turns import FairTurns
-from ..listfile import ReadOptions
+from ..listfile.opening import ReadOptions
 from ..quota.list_limits import (
     ACCOUNT_READ_MAX,
     READ_AT_ONCE_MAX,

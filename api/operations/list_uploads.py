@@ -15,9 +15,9 @@ from mailprobe.storage.list_records import NO_WAITS, ListOrder, ListState, Store
 
 from ..jobs.rules import NotAWebhook, check_webhook
 from ..jobs.worker import RECHECK_S
-from ..listfile import ReadOptions
 from ..listfile.bounds import ADDRESS_COLUMNS_MAX
 from ..listfile.encodings import CANDIDATES
+from ..listfile.opening import ReadOptions
 from ..lists.spool import spooled
 from ..lists.upload import EXTENSIONS, ListReader, open_list_reader
 from ..observability.request_context import present_trace

@@ -15,22 +15,11 @@ from typing import BinaryIO
 from msgspec import Struct, field
 
 from ..errors import CommandError, Misuse
-from ..listfile import (
-    List,
-    ListFile,
-    ListRow,
-    OutputFormat,
-    ResultColumns,
-    check_fits_sheet,
-    check_header,
-    open_writer,
-    output_manner,
-    read_list,
-)
 from ..listfile.journal import Journal
-from ..listfile.results import RowAnswer, answer_of, best_of
+from ..listfile.opening import List, ListFile, ListRow, OutputFormat, read_list
+from ..listfile.results import ResultColumns, RowAnswer, answer_of, best_of
 from ..listfile.selection import Selection, mailbox_of
-from ..listfile.writer import Write
+from ..listfile.writer import Write, check_fits_sheet, check_header, open_writer, output_manner
 from ..results.row_result import RowResult
 from .bounds import allow_cpu, own_file_bounds
 from .frames import (

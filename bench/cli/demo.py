@@ -103,7 +103,7 @@ def _clean(
     from mailprobe.api.cli.cleaning.outputs import Order, output_path
     from mailprobe.api.cli.cleaning.run import clean_list
     from mailprobe.api.cli.output.progress import show_progress
-    from mailprobe.api.listfile import replacing
+    from mailprobe.api.listfile.replacing import replacing
 
     draft, target = output_path(directory / source.name), output_path(beside)
     print_error(f"cleaning {source}")

@@ -11,7 +11,7 @@ from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.cleaning.run import clean_list
 from mailprobe.api.cli.source import AnswerSource, open_own_engine
 from mailprobe.api.errors import CommandError
-from mailprobe.api.listfile import ReadOptions
+from mailprobe.api.listfile.opening import ReadOptions
 from mailprobe.api.settings import Settings
 
 from ..harness.figures import Figure

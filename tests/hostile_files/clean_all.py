@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.errors import CommandError
-from mailprobe.api.listfile import ReadOptions
+from mailprobe.api.listfile.opening import ReadOptions
 from mailprobe.api.reader import starting
 from mailprobe.bench.lab.hostile_files import HostileFile, files
 from tests.api.cli.test_clean import clean

@@ -14,9 +14,10 @@ from msgspec import Struct, field
 from mailprobe.engine.verdict import Light
 
 from ...errors import Misuse, cannot_use, print_error
-from ...listfile import ReadOptions, temporary_file, unpacked_name, writing_to
 from ...listfile.formulas import Formulas
 from ...listfile.journal import Journal
+from ...listfile.opening import ReadOptions, temporary_file, unpacked_name
+from ...listfile.replacing import writing_to
 from ...listfile.selection import ALL_ROWS, Selection
 from ...reader.frames import Looks, WriteRows
 from ...reader.own_list import OwnList

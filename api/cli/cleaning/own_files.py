@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ...errors import print_error
-from ...listfile import replacing
 from ...listfile.journal import Journal, Stamp
+from ...listfile.replacing import replacing
 from ...terminal import plain
 
 

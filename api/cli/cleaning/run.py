@@ -14,8 +14,8 @@ from typing import BinaryIO
 from msgspec.structs import replace
 
 from ...errors import CommandError, Interrupted, print_error
-from ...listfile import BadList
 from ...listfile.journal import VERSION, Header, Journal, open_journal
+from ...listfile.survey import BadList
 from ...reader.frames import ReadAddresses
 from ...reader.own_list import OwnList, open_own_list
 from ...terminal import plain

@@ -22,7 +22,8 @@ from ...bounces.events import (
 from ...bounces.exports import ExportReader, ExportSurvey, address_column
 from ...bounces.kinds import KINDS, Kind
 from ...bounces.reports import bounces_of
-from ...listfile import BadList, ReadOptions
+from ...listfile.opening import ReadOptions
+from ...listfile.survey import BadList
 from ...reader.own_list import rows_of
 from ...terminal import plain
 from .mails import files_of, is_mail, mails_of

@@ -19,8 +19,9 @@ import trio
 from msgspec import Meta, Struct, field
 
 from ...errors import CommandError, Misuse
-from ...listfile import ReadOptions, known_encoding
+from ...listfile.opening import ReadOptions
 from ...listfile.selection import Selection
+from ...listfile.survey import known_encoding
 from ...mcp.tools import define, input_schema
 from ...operations.operation import ToolText
 from ...operations.parameter_texts import (

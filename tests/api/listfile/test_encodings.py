@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mailprobe.api.listfile import open_list
+from mailprobe.api.listfile.opening import open_list
 from mailprobe.api.listfile.survey import BadList, survey
 
 THAI = [

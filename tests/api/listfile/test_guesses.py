@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mailprobe.api.listfile import BadList, List, open_list
+from mailprobe.api.listfile.opening import List, open_list
+from mailprobe.api.listfile.survey import BadList
 from mailprobe.bench.lab.workbooks import row, sheet, text, workbook
 
 ANN, BOB = "ann@shop.test", "bob@shop.test"

@@ -15,17 +15,12 @@ from hypothesis import strategies as st
 from python_calamine import CalamineWorkbook
 
 from mailprobe.api.cli.cleaning.outputs import output_path
-from mailprobe.api.listfile import (
-    BadList,
-    OutputFormat,
-    ReadOptions,
-    open_list,
-    open_writer,
-    output_manner,
-    replacing,
-)
 from mailprobe.api.listfile.bounds import CELL_CHARACTERS_MAX
+from mailprobe.api.listfile.opening import OutputFormat, ReadOptions, open_list
+from mailprobe.api.listfile.replacing import replacing
 from mailprobe.api.listfile.results import RESULT_FIELDS, ResultColumns
+from mailprobe.api.listfile.survey import BadList
+from mailprobe.api.listfile.writer import open_writer, output_manner
 from tests.api.fake_source import result_of
 
 ANN, BOB = "ann@shop.test", "bob@shop.test"

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from mailprobe.api.listfile import BadList, open_list
+from mailprobe.api.listfile.opening import open_list
+from mailprobe.api.listfile.survey import BadList
 from mailprobe.bench.lab.people_files import PeopleFile, files
 
 FILES = list(files())

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from mailprobe.api.errors import CommandError
-from mailprobe.api.listfile import ReadOptions
+from mailprobe.api.listfile.opening import ReadOptions
 from mailprobe.api.reader import client, forks
 from mailprobe.api.reader.bounds import UPLOAD, Bounds
 from mailprobe.api.reader.client import ReaderLost, ReaderOrder, open_reader

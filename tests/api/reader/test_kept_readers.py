@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from mailprobe.api.errors import CommandError
-from mailprobe.api.listfile import ReadOptions
+from mailprobe.api.listfile.opening import ReadOptions
 from mailprobe.api.reader import client, forks
 from mailprobe.api.reader.bounds import UPLOAD, Bounds
 from mailprobe.api.reader.chunks import send_chunks

@@ -15,7 +15,7 @@ import trio
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.cleaning.run import clean_list
 from mailprobe.api.errors import Misuse
-from mailprobe.api.listfile import ReadOptions
+from mailprobe.api.listfile.opening import ReadOptions
 from mailprobe.api.reader import client, forks, starting
 from mailprobe.api.reader.bounds import UPLOAD, Bounds
 from mailprobe.api.reader.client import ReaderOrder, open_reader

@@ -14,8 +14,9 @@ from mailprobe.api.cli.cleaning.run import clean_list
 from mailprobe.api.cli.output.report import summary_line
 from mailprobe.api.cli.output.summary import Summary
 from mailprobe.api.errors import Misuse
-from mailprobe.api.listfile import BadList, ReadOptions
+from mailprobe.api.listfile.opening import ReadOptions
 from mailprobe.api.listfile.selection import Selection
+from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.listfile.writer import check_ending
 from mailprobe.engine.reasons import VerdictCause
 from mailprobe.engine.verdict import Outcome

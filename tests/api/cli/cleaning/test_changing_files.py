@@ -9,8 +9,8 @@ import pytest
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.cli.cleaning.run import clean_list
 from mailprobe.api.errors import CommandError
-from mailprobe.api.listfile import BadList, open_list
-from mailprobe.api.listfile.survey import Changed
+from mailprobe.api.listfile.opening import open_list
+from mailprobe.api.listfile.survey import BadList, Changed
 from tests.api.cli.test_clean import names_in, rows_of, written
 from tests.api.fake_source import FakeSource
 

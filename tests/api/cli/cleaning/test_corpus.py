@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mailprobe.api.listfile import BadList, open_list, open_writer
+from mailprobe.api.listfile.opening import open_list
 from mailprobe.api.listfile.results import RESULT_FIELDS, ResultColumns
+from mailprobe.api.listfile.survey import BadList
+from mailprobe.api.listfile.writer import open_writer
 from tests.api.cli.cleaning.corpus import CORPUS, Case
 from tests.api.fake_source import result_of
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mailprobe.api.cli.cleaning.outputs import Order
 from mailprobe.api.errors import CommandError
-from mailprobe.api.listfile import ReadOptions
+from mailprobe.api.listfile.opening import ReadOptions
 from mailprobe.api.listfile.selection import Selection
 from mailprobe.api.listfile.workbook import sheet_writer
 from mailprobe.bench.lab.workbooks import parts_of, row, sheet, text, workbook

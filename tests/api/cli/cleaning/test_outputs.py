@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mailprobe.api.cli.cleaning.outputs import Order
-from mailprobe.api.listfile import replacing
+from mailprobe.api.listfile.replacing import replacing
 from tests.api.cli.test_clean import LIST, clean, mailprobe, names_in, refused, written
 
 

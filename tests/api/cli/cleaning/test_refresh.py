@@ -8,15 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mailprobe.api.listfile import (
-    OutputFormat,
-    ReadOptions,
-    ResultColumns,
-    open_list,
-    open_writer,
-)
 from mailprobe.api.listfile.earlier_results import earlier_results
-from mailprobe.api.listfile.results import RESULT_FIELDS
+from mailprobe.api.listfile.opening import OutputFormat, ReadOptions, open_list
+from mailprobe.api.listfile.results import RESULT_FIELDS, ResultColumns
+from mailprobe.api.listfile.writer import open_writer
 from mailprobe.engine.verdict import FIELDS
 from tests.api.fake_source import result_of
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailprobe.api.listfile import BadList
 from mailprobe.api.listfile.results import RESULT_FIELDS
+from mailprobe.api.listfile.survey import BadList
 from tests.api.cli.cleaning.corpus import A, B, Case
 from tests.api.cli.cleaning.test_corpus import cleaned
 

@@ -15,11 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from python_calamine import CalamineWorkbook
 
-from mailprobe.api.listfile import OutputFormat, ResultColumns, open_list, open_writer
-from mailprobe.api.listfile.results import LIGHT
+from mailprobe.api.listfile.opening import OutputFormat, open_list
+from mailprobe.api.listfile.results import LIGHT, ResultColumns
 from mailprobe.api.listfile.workbook.new_workbook import column_types
 from mailprobe.api.listfile.workbook.styles import COLOURS, FILLS
 from mailprobe.api.listfile.workbook.summary import TITLE
+from mailprobe.api.listfile.writer import open_writer
 from mailprobe.bench.lab.workbooks import parts_of
 from tests.api.fake_source import result_of
 

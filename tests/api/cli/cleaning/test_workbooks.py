@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from python_calamine import CalamineWorkbook
 
 from mailprobe.api.cli.cleaning.outputs import Order
-from mailprobe.api.listfile import BadList, OutputFormat, open_list, open_writer
+from mailprobe.api.listfile.opening import OutputFormat, open_list
 from mailprobe.api.listfile.results import ResultColumns
+from mailprobe.api.listfile.survey import BadList
 from mailprobe.api.listfile.workbook.numbers import number_text
 from mailprobe.api.listfile.workbook.sheets import column_letters, column_of
 from mailprobe.api.listfile.workbook.strings import unescaped
+from mailprobe.api.listfile.writer import open_writer
 from mailprobe.bench.lab.workbooks import number, packed, parts_of, row, sheet, text, workbook
 from tests.api.cli.test_clean import clean, refused
 from tests.api.fake_source import result_of

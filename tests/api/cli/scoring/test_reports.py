@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mailprobe.api.bounces.kinds import KINDS, Kind
 from mailprobe.api.bounces.reports import bounces_of
 from mailprobe.api.cli.scoring.bounces import read_bounces
-from mailprobe.api.listfile import BadList
+from mailprobe.api.listfile.survey import BadList
 
 SAMPLES = Path(__file__).with_name("bounce_samples.txt")
 NONE, UNREAD = "-", "?"

@@ -20,7 +20,9 @@ from mailprobe.api.bounces.kinds import KINDS, Kind, kind_of_reason
 from mailprobe.api.cli import main
 from mailprobe.api.cli.scoring.bounces import key_of, read_bounces
 from mailprobe.api.cli.scoring.scores import CleanedRow, score, wilson
-from mailprobe.api.listfile import OutputFormat, ResultColumns, open_list, open_writer
+from mailprobe.api.listfile.opening import OutputFormat, open_list
+from mailprobe.api.listfile.results import ResultColumns
+from mailprobe.api.listfile.writer import open_writer
 from mailprobe.api.reader import starting
 from tests.api.fake_source import result_of
 from tests.api.reader.test_reader_process import program_of
