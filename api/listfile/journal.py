@@ -88,6 +88,15 @@ class WrittenFile(msgspec.Struct, frozen=True):
     written: Stamp
 
 
+Record = RowResult | SentRequest | SentList | WrittenFile
+# By the begin of its line; any other is an answer.
+KINDS: dict[bytes, type[Record]] = {
+    b'{"key"': SentRequest,
+    b'{"list"': SentList,
+    b'{"written"': WrittenFile,
+}
+
+
 class Journal:
     """An open journal: answers are appended, and read by their offset in bytes."""
 
@@ -102,7 +111,6 @@ class Journal:
         self.sent: list[SentRequest | SentList] = []
         self.has_sent = False
         self.written: set[Stamp] = set()  # the output files, of this run and earlier ones
-        self._decoder = msgspec.json.Decoder(RowResult)
 
     def append(self, result: RowResult) -> int:
         """Append an answer and return its offset. CannotWrite leaves no torn line."""
@@ -120,7 +128,7 @@ class Journal:
         self._write_checked(WrittenFile(stamp))
         self.written.add(stamp)
 
-    def _write_checked(self, record: RowResult | SentRequest | SentList | WrittenFile) -> None:
+    def _write_checked(self, record: Record) -> None:
         line = msgspec.json.encode(record)[:-1]
         self._write(b'%b,"crc":%d}\n' % (line, zlib.crc32(line)))
 
@@ -150,30 +158,21 @@ class Journal:
             file.seek(0)
             offset = len(file.readline(LINE_OCTETS_MAX))
             for line in iter(partial(file.readline, LINE_OCTETS_MAX), b""):
-                if line == EARLY_END:
-                    self.early_ends += 1
-                elif (result := self._read(line)) is not None:
-                    open_sent.answered(result.email)
-                    yield offset, result
-                elif (other := _record_of(line)) is None:
-                    self.damaged += 1
-                elif isinstance(other, WrittenFile):
-                    self.written.add(other.written)
-                else:
-                    open_sent.add(other)
+                match _record_of(line):
+                    case RowResult() as result:
+                        open_sent.answered(result.email)
+                        yield offset, result
+                    case WrittenFile(written):
+                        self.written.add(written)
+                    case None if line == EARLY_END:
+                        self.early_ends += 1
+                    case None:
+                        self.damaged += 1
+                    case sent:
+                        open_sent.add(sent)
                 offset += len(line)
         self.sent = open_sent.left()
         self.has_sent = self.has_sent or bool(self.sent)
-
-    def _read(self, line: bytes) -> RowResult | None:
-        """The answer of a line; None if the line is damaged."""
-        content, _, checksum = line.rpartition(CHECKSUM)
-        try:
-            if not content or int(checksum.rstrip(b"}\n")) != zlib.crc32(content):
-                return None
-            return self._decoder.decode(line)
-        except (msgspec.DecodeError, ValueError):  # UnicodeDecodeError is one
-            return None
 
     @contextmanager
     def reading(self) -> Iterator["Journal"]:
@@ -188,8 +187,8 @@ class Journal:
             if not more:
                 break
             line += more
-        result = self._read(line[: line.find(b"\n") + 1])
-        if result is None:
+        result = _record_of(line[: line.find(b"\n") + 1])
+        if not isinstance(result, RowResult):
             raise CommandError(f"{self.name} was changed or damaged while it was used")
         return result
 
@@ -239,18 +238,15 @@ class _OpenSent:
         return list(self._sent.values())
 
 
-def _record_of(line: bytes) -> SentRequest | SentList | WrittenFile | None:
-    """What a line says was sent or written; None if it says something else, or is damaged."""
+def _record_of(line: bytes) -> Record | None:
+    """The record of a line; None if it has none, or is damaged."""
     content, _, checksum = line.rpartition(CHECKSUM)
     try:
         if not content or int(checksum.rstrip(b"}\n")) != zlib.crc32(content):
             return None
-        if content.startswith(b'{"list":'):
-            return msgspec.json.decode(line, type=SentList)
-        if content.startswith(b'{"written":'):
-            return msgspec.json.decode(line, type=WrittenFile)
-        return msgspec.json.decode(line, type=SentRequest)
-    except (msgspec.DecodeError, ValueError):
+        kind = KINDS.get(line[: line.find(b":")], RowResult)
+        return msgspec.json.decode(line, type=kind)
+    except (msgspec.DecodeError, ValueError):  # UnicodeDecodeError is one
         return None
 
 
