@@ -312,7 +312,7 @@ class HttpConnection:
         self._encoder = ResponseEncoder(
             is_head=head.method == "HEAD",
             is_http10=head.version == "1.0",
-            closes=head.closes or self._requests >= server.config.keep_alive_max_requests,
+            closes=head.closes or self._requests >= server.limits.requests_per_connection_max,
         )
         turn.exchange = Exchange(
             server.app,

@@ -97,7 +97,7 @@ async def _serve_until_drained(
         finally:
             for listener in listeners:
                 listener.socket.close()
-        await server.drain()
+        server.drain()
         connections.cancel_scope.deadline = trio.current_time() + server.limits.drain_s
     if connections.cancel_scope.cancelled_caught:
         logger.warning("requests cut off: drain_s=%g", server.limits.drain_s)

@@ -8,11 +8,10 @@ one that has been waited for longest. So a client that sends nothing delays no o
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from email.utils import formatdate
 from typing import Protocol
 
 import trio
-from hypercorn.config import Config
-from hypercorn.trio.worker_context import WorkerContext
 from msgspec import Struct, field
 
 from mailprobe.engine.background import contained
@@ -96,8 +95,7 @@ class HttpServer:
         self._vital = frozenset(vital)
         self.error_body = error_body
         self.limits = limits
-        self.config = _config(limits)
-        self.context = WorkerContext(None)
+        self.draining = False
         self.hang_ups = HangUps()
         self.in_flight = 0
         self.connections: set[Connection] = set()
@@ -105,6 +103,7 @@ class HttpServer:
         self.slow: dict[Connection, None] = {}  # part of a request is missing; longest first
         self._unread: OrderedDict[Connection, tuple[float, trio.Event]] = OrderedDict()
         self._any_unread = trio.Event()
+        self._dated: tuple[int, Fields] = (0, [])  # made in this second
         self._rejection = (0, b"", b"", b"")  # made in this second; body; before and after the id
         self._free = trio.Semaphore(limits.connections_max)
 
@@ -194,8 +193,11 @@ class HttpServer:
         return RequestTurn(is_vital, ticket=ticket)
 
     def own_fields(self) -> Fields:
-        """The header fields of every answer."""
-        return self.config.response_headers("h11")
+        """The header fields of every answer: the date, made once a second."""
+        second = int(time.time())
+        if self._dated[0] != second:
+            self._dated = second, [(b"date", formatdate(second, usegmt=True).encode())]
+        return self._dated[1]
 
     def run_request(self, turn: RequestTurn) -> bool:
         """Count a complete request as in flight; return False if it must be rejected."""
@@ -304,32 +306,7 @@ class HttpServer:
 
     # draining
 
-    @property
-    def draining(self) -> bool:
-        return self.context.terminated.is_set()
-
-    async def drain(self) -> None:
-        await self.context.terminated.set()
+    def drain(self) -> None:
+        self.draining = True
         for connection in list(self.connections):
             connection.drain()
-
-
-class _Config(Config):
-    """hypercorn's, with the date header made once a second, not once a response."""
-
-    _dated: tuple[int, list[tuple[bytes, bytes]]] = (0, [])
-
-    def response_headers(self, protocol: str) -> list[tuple[bytes, bytes]]:
-        second = int(time.time())
-        if self._dated[0] != second:
-            self._dated = second, super().response_headers(protocol)
-        return self._dated[1]
-
-
-def _config(limits: Limits) -> Config:
-    """The settings that concern hypercorn's parts."""
-    config = _Config()
-    config.accesslog = config.errorlog = None
-    config.include_server_header = False
-    config.keep_alive_max_requests = limits.requests_per_connection_max
-    return config
