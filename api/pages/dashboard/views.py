@@ -32,6 +32,25 @@ from .work import (
 )
 from .work.list_states import rough_duration
 
+REGISTERS = (
+    sign_in_pages.register,
+    people_page.register,
+    keys_page.register,
+    limits_page.register,
+    audit_page.register,
+    overview_page.register,
+    documentation_key.register,
+    start_page.register,
+    try_page.register,
+    work_pages.register,
+    job_pages.register,
+    list_table.register,
+    list_report.register,
+    operator_page.register,
+    operator_accounts.register,
+    operator_egresses.register,
+    operator_checks.register,
+)
 KEPT = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
 
 
@@ -40,24 +59,9 @@ def dashboard_blueprint(frame: Frame, connections: LiveConnections) -> Blueprint
     pages = Blueprint("dashboard", __name__, template_folder="templates")
     for drawn in (icon, mark, bar, per_cent, postmark, clock, rough_duration):
         pages.add_app_template_global(drawn)
-    sign_in_pages.register(pages, frame)
-    people_page.register(pages, frame)
-    keys_page.register(pages, frame)
-    limits_page.register(pages, frame)
-    audit_page.register(pages, frame)
-    overview_page.register(pages, frame)
-    documentation_key.register(pages, frame)
-    start_page.register(pages, frame)
-    try_page.register(pages, frame)
-    work_pages.register(pages, frame)
-    job_pages.register(pages, frame)
-    list_table.register(pages, frame)
+    for register in REGISTERS:
+        register(pages, frame)
     list_events.register(pages, frame, connections)
-    list_report.register(pages, frame)
-    operator_page.register(pages, frame)
-    operator_accounts.register(pages, frame)
-    operator_egresses.register(pages, frame)
-    operator_checks.register(pages, frame)
 
     @pages.get(f"{HOME}/static/<name>")
     async def static_file(name: str) -> Response:
