@@ -32,20 +32,15 @@ class MachineChecks:
 
     def __init__(self, examine: Callable[[], Awaitable[Sequence[Check]]]) -> None:
         self._examine = examine
-        self._known: Checked | None = None
+        self.known: Checked | None = None  # the last result; None before somebody has looked
         self._known_until = 0.0
         self._lock = trio.Lock()
-
-    @property
-    def known(self) -> Checked | None:
-        """The last result, without running anything; None before somebody has looked."""
-        return self._known
 
     async def latest(self, now: Callable[[], datetime], *, anew: bool = False) -> Checked:
         """Return what is known, or run the checks, within 10 s; `anew`: unless they were run just now."""
         async with self._lock:
             left_s = self._known_until - trio.current_time()
-            if self._known is None or left_s <= (KEPT_S - AGAIN_S if anew else 0.0):
-                self._known = Checked(await self._examine(), now())
+            if self.known is None or left_s <= (KEPT_S - AGAIN_S if anew else 0.0):
+                self.known = Checked(await self._examine(), now())
                 self._known_until = trio.current_time() + KEPT_S
-            return self._known
+            return self.known

@@ -129,18 +129,13 @@ class TableList:
         self._is_prose = is_prose  # a line without an address is none that is misspelt
         self.wide = RowsToNote()  # their addresses may be in the wrong column
         self.notes = CellNotes()
-        self._sources = sources
+        self.sources = sources  # the names of the columns, if the results are to bear them
         self.proposed = proposed  # further columns of addresses
         self.names = columns
         self.positions = [addresses] if isinstance(addresses, int) else [*addresses]
         self._width = len(columns)
         self._records = records
         self._passed_over = len(above) + (header is not None)
-
-    @property
-    def sources(self) -> Sequence[str]:
-        """The names of the columns that were verified, if the results are to bear them."""
-        return self._sources
 
     @property
     def verified_columns(self) -> list[str]:

@@ -69,7 +69,7 @@ class Metrics:
 
     def __init__(self, row: CounterRow) -> None:
         self._row = row
-        self._numbers = {name: row.numbers(name) for name in row.names}  # made once, for speed
+        self._numbers = {name: row.numbers(name) for name in row.families}  # made once, for speed
         self._faults_counted = FAULTS.logged
 
     # -- engine (observer.Observer)
