@@ -14,14 +14,14 @@ import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
+import msgspec
 import trio
+from msgspec.structs import replace
 
 from mailprobe.engine.background import running_loops
 from mailprobe.engine.smtp.leases.ledger import (
-    HostRecord,
     LeaseGrant,
     LeaseKeeper,
-    NotedRefusals,
     RefusalReport,
 )
 from mailprobe.engine.smtp.leases.refusal_leases import LEASE_S, TICK_S
@@ -31,10 +31,8 @@ from mailprobe.storage.store import Store
 from mailprobe.storage.tolerances import (
     NAME_MAX,
     HostKey,
-    LearnedTolerance,
     RefusalGrant,
     RefusalRequest,
-    Refusals,
 )
 
 from ..observability.store_outages import RepeatedCalls
@@ -44,7 +42,6 @@ log = logging.getLogger("mailprobe.leases")
 GROUP_MAX = 100  # hosts in one call: a transaction of a few milliseconds
 FAILED_S = 0.25  # after a call that failed
 RETURN_S = 1.0  # for reporting and giving back everything at the end
-LEARNED = LearnedTolerance.__struct_fields__
 
 
 class LeasedRefusals:
@@ -109,7 +106,8 @@ class LeasedRefusals:
                 if grant is None:
                     self._keepers[egress].failed(host)
                 else:
-                    self._keepers[egress].granted(host, _grant_of(grant), began)
+                    made = msgspec.convert(grant, LeaseGrant, from_attributes=True)
+                    self._keepers[egress].granted(host, made, began)
 
     async def return_all(self) -> None:
         """Report what is left to report, and give everything back. Raises StoreUnavailable."""
@@ -137,25 +135,7 @@ async def open_refusal_leases(store: Store) -> AsyncIterator[LeasedRefusals]:
 
 
 def _request_of(report: RefusalReport) -> RefusalRequest:
-    learned = {name: getattr(report.learned, name) for name in LEARNED}
-    return RefusalRequest(
-        report.held,
-        report.is_wanted,
-        report.tolerance,
-        report.hour,
-        report.noted,
-        [Refusals(each.age_s, each.account[:NAME_MAX], each.count) for each in report.refusals],
-        LearnedTolerance(**learned),
-        report.names,
-    )
-
-
-def _grant_of(grant: RefusalGrant) -> LeaseGrant:
-    learned = {name: getattr(grant.learned, name) for name in LEARNED}
-    return LeaseGrant(
-        grant.leased,
-        [NotedRefusals(each.age_s, each.account, each.count) for each in grant.elsewhere],
-        HostRecord(**learned),
-        grant.is_contested,
-        grant.names_elsewhere,
-    )
+    """The report as the store takes it: longer names are cut."""
+    request = msgspec.convert(report, RefusalRequest, from_attributes=True)
+    refusals = [replace(each, account=each.account[:NAME_MAX]) for each in request.refusals]
+    return replace(request, refusals=refusals)
