@@ -8,7 +8,6 @@ from msgspec import Meta, Struct
 
 from mailprobe.storage.records import Caller, Job, JobState
 
-from ..jobs.rules import VerifyEmailCallback
 from ..quota.charge import Submission, charge
 from ..refusals import JobNotFound
 from ..sandbox.addresses import DOMAIN
@@ -71,7 +70,7 @@ class JobResponse(Struct, frozen=True, kw_only=True):
     ] = None
 
 
-_payload = msgspec.json.Decoder(VerifyEmailCallback)
+_payload = msgspec.json.Decoder(VerifyEmailResult)  # without the job's id
 
 
 async def get_job(service: Service, call: Call) -> OperationReply:
@@ -108,9 +107,7 @@ def _response(job: Job, attempts: list[JobAttempt]) -> JobResponse:
     result = None
     with suppress(msgspec.ValidationError):  # the payload of a list's callback
         if job.payload is not None:
-            verdict = msgspec.structs.asdict(_payload.decode(job.payload))
-            del verdict["job_id"]
-            result = VerifyEmailResult(**verdict)
+            result = _payload.decode(job.payload)
     return JobResponse(
         job_id=job.id,
         status=job.state,
