@@ -174,11 +174,6 @@ class Journal:
         self.sent = open_sent.left()
         self.has_sent = self.has_sent or bool(self.sent)
 
-    @contextmanager
-    def reading(self) -> Iterator["Journal"]:
-        """For look-ups, while nothing is appended."""
-        yield self
-
     def answer(self, offset: int) -> RowResult:
         """The answer at an offset. Raises CommandError if the file was changed."""
         line = os.pread(self.descriptor, ANSWER_OCTETS, offset)

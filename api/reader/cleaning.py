@@ -142,35 +142,32 @@ class RowWriting(Struct):
     _mailboxes: set[str] = field(default_factory=set)
 
     def write_rows(self, offsets: Iterator[int]) -> None:
-        with self.journal.reading() as answers:
-            for row in _rows_again(self.source):
-                readings = row.readings
-                if len(readings) == 1 and len(readings[0].addresses) == 1:
-                    result = self._result(readings[0].addresses[0], offsets, answers)
-                    self._write(row, result, (result,))
-                    continue
-                found = [self._found(each.addresses, offsets, answers) for each in readings]
-                for cells in self._rows_of(found):
-                    answer = [answer_of(results) for results in cells]
-                    self._write(row, answer, [*chain.from_iterable(cells)])
+        for row in _rows_again(self.source):
+            readings = row.readings
+            if len(readings) == 1 and len(readings[0].addresses) == 1:
+                result = self._result(readings[0].addresses[0], offsets)
+                self._write(row, result, (result,))
+                continue
+            found = [self._found(each.addresses, offsets) for each in readings]
+            for cells in self._rows_of(found):
+                answer = [answer_of(results) for results in cells]
+                self._write(row, answer, [*chain.from_iterable(cells)])
         if next(offsets, None) is not None:
             raise _changed(self.source)
 
-    def _found(
-        self, addresses: Sequence[str], offsets: Iterator[int], answers: Journal
-    ) -> Sequence[RowResult]:
+    def _found(self, addresses: Sequence[str], offsets: Iterator[int]) -> Sequence[RowResult]:
         """The results of a cell's addresses."""
         if not addresses:
             if next(offsets, 0) >= 0:
                 raise _changed(self.source)
             return ()
-        return [self._result(address, offsets, answers) for address in addresses]
+        return [self._result(address, offsets) for address in addresses]
 
-    def _result(self, address: str, offsets: Iterator[int], answers: Journal) -> RowResult:
+    def _result(self, address: str, offsets: Iterator[int]) -> RowResult:
         offset = next(offsets, NO_ADDRESS)
         if offset < 0:
             raise _changed(self.source)
-        result = answers.answer(offset)
+        result = self.journal.answer(offset)
         if result.email != address:
             raise _changed(self.source)
         return result

@@ -249,10 +249,9 @@ def _opened_output(
 def _counted(order: Order, journal: Journal, addresses: DistinctAddresses) -> Written:
     """The counts of the list's rows."""
     made = Written(report=None if order.report is None else ReportCounts())
-    with journal.reading() as answers:
-        for offset, rows in addresses.answers():
-            result = answers.answer(offset)
-            made.counts.count(result, rows)
-            if made.report is not None:
-                made.report.count(result, rows)
+    for offset, rows in addresses.answers():
+        result = journal.answer(offset)
+        made.counts.count(result, rows)
+        if made.report is not None:
+            made.report.count(result, rows)
     return made

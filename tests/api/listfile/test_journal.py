@@ -42,10 +42,9 @@ def test_answers_are_found_again_by_their_offset(tmp_path: Path) -> None:
     with open_journal(path, HEADER, resume=True) as journal:
         offsets = {verdict.email: offset for offset, verdict in journal.answers()}
         more = journal.append(result_of("full@shop.test"))
-        with journal.reading() as pages:
-            assert pages.answer(offsets["ann@shop.test"]) == ANN
-            assert pages.answer(offsets["nobody@shop.test"]) == BOB
-            assert pages.answer(more).email == "full@shop.test"
+        assert journal.answer(offsets["ann@shop.test"]) == ANN
+        assert journal.answer(offsets["nobody@shop.test"]) == BOB
+        assert journal.answer(more).email == "full@shop.test"
 
 
 @pytest.mark.parametrize("torn", [b"{", b'{"email":"x@y', b"\0" * 5000])
@@ -71,8 +70,7 @@ def test_a_line_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     with open_journal(path, HEADER, resume=True) as journal:
         (entry,) = journal.answers()
         assert entry[1] == BOB
-        with journal.reading() as pages:
-            assert pages.answer(entry[0]) == BOB
+        assert journal.answer(entry[0]) == BOB
 
 
 @pytest.mark.parametrize(
@@ -119,8 +117,8 @@ def test_a_journal_truncated_while_in_use_is_an_error(tmp_path: Path) -> None:
     with open_journal(path, HEADER, resume=False) as journal:
         offset = journal.append(ANN)
         os.truncate(path, offset + 5)
-        with journal.reading() as pages, pytest.raises(CommandError, match="changed or damaged"):
-            pages.answer(offset)
+        with pytest.raises(CommandError, match="changed or damaged"):
+            journal.answer(offset)
 
 
 def test_an_unfinished_run_is_neither_overwritten_nor_resumed_by_default(tmp_path: Path) -> None:
@@ -176,5 +174,4 @@ def test_a_journal_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
 def test_without_a_path_nothing_is_left(tmp_path: Path) -> None:
     with open_journal(None, HEADER, resume=False) as journal:
         offset = journal.append(ANN)
-        with journal.reading() as pages:
-            assert pages.answer(offset) == ANN
+        assert journal.answer(offset) == ANN
