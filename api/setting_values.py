@@ -96,6 +96,16 @@ def read_list_of(
     return read
 
 
+def optional(read_filled: Callable[[str], T], *, trims: bool = False) -> Callable[[str], T | None]:
+    """Read a text, or None of an empty one. `trims`: white space around it does not count."""
+
+    def read(text: str) -> T | None:
+        text = text.strip() if trims else text
+        return read_filled(text) if text else None
+
+    return read
+
+
 def read_doh_url(url: str) -> str:
     from mailprobe.engine.dns.doh import check_doh_url  # imports a DNS and an HTTP library
 
@@ -121,11 +131,9 @@ def read_lists_dir(text: str) -> OwnLists:
         raise ValueError(str(error)) from None
 
 
-def read_folder_or_none(text: str) -> Path | None:
+def read_folder(text: str) -> Path:
     """Return a folder in which files can be made."""
-    if not text.strip():
-        return None
-    folder = Path(text.strip())
+    folder = Path(text)
     if not os.path.isdir(folder) or not os.access(folder, os.W_OK | os.X_OK):
         raise ValueError
     return folder
@@ -156,24 +164,20 @@ def read_public_keys(text: str) -> tuple[bytes, ...] | None:
     return keys or None
 
 
-def read_list_url(text: str) -> str | None:
+def read_list_url(text: str) -> str:
     """Return a URL whose content cannot be changed on the way: https, or of this machine."""
     from urllib.parse import urlsplit
 
-    if not text.strip():
-        return None
-    url = urlsplit(text.strip())
+    url = urlsplit(text)
     is_here = url.hostname in ("127.0.0.1", "::1", "localhost")
     if not (url.scheme == "https" or (url.scheme == "http" and is_here)) or not url.hostname:
         raise ValueError
-    if url.username is not None or not _fits_smtp_line(text.strip()):
+    if url.username is not None or not _fits_smtp_line(text):
         raise ValueError
-    return text.strip()
+    return text
 
 
-def read_authority_file(text: str) -> str | None:
-    if not text:
-        return None
+def read_authority_file(text: str) -> str:
     try:
         check_authorities(Path(text))
     except Unreadable as error:
@@ -182,9 +186,7 @@ def read_authority_file(text: str) -> str | None:
 
 
 def read_page_file(text: str) -> str | None:
-    """Return the Markdown of the file that is named; None without one, or without a word in it."""
-    if not text:
-        return None
+    """Return the Markdown of the file that is named; None without a word in it."""
     try:
         markdown = read_text(Path(text))
     except Unreadable as error:
@@ -249,11 +251,9 @@ def read_webhook_secret(text: str) -> str | None:
     return text or None
 
 
-def read_mail_url(text: str) -> str | None:
+def read_mail_url(text: str) -> str:
     from urllib.parse import urlsplit
 
-    if not text:
-        return None
     url = urlsplit(text)
     if url.scheme not in ("smtp", "smtps") or not url.hostname or url.path.strip("/"):
         raise ValueError
@@ -336,10 +336,6 @@ def read_bind(text: str) -> Bind:
     return Bind(found[1] or found[2], int(found[3]))
 
 
-def read_bind_or_none(text: str) -> Bind | None:
-    return read_bind(text) if text.strip() else None
-
-
 def read_public_url(text: str) -> str | None:
     """A public URL without a trailing slash; None, if empty, derives it from the binds."""
     text = text.strip().rstrip("/")
@@ -351,12 +347,10 @@ def read_public_url(text: str) -> str | None:
     return text
 
 
-def read_issuer(text: str) -> str | None:
+def read_issuer(text: str) -> str:
     """An issuer, exactly as its provider writes it; plain http on this machine alone."""
     from urllib.parse import urlsplit
 
-    if not text:
-        return None
     url = urlsplit(text)
     is_here = url.hostname in ("localhost", "127.0.0.1", "::1")
     if url.scheme not in (("https", "http") if is_here else ("https",)) or not url.hostname:
@@ -366,11 +360,9 @@ def read_issuer(text: str) -> str | None:
     return text
 
 
-def read_secret_key(text: str) -> bytes | None:
-    if not text.strip():
-        return None
+def read_secret_key(text: str) -> bytes:
     try:
-        key = base64.b64decode(text.strip(), validate=True)
+        key = base64.b64decode(text, validate=True)
     except binascii.Error:  # its message does not help an operator
         raise ValueError from None
     if len(key) != SECRET_KEY_OCTETS:
@@ -408,24 +400,26 @@ def words_with_commas(
 
 YES_OR_NO = ValueType(read_yes_or_no, "0 or 1")
 BIND = ValueType(read_bind, "an address and a port, such as 127.0.0.1:8080 or [::1]:8080")
-BIND_OR_NONE = ValueType(read_bind_or_none, f"{BIND.takes}, or nothing")
+BIND_OR_NONE = ValueType(optional(read_bind, trims=True), f"{BIND.takes}, or nothing")
 PORT = whole(1, PORT_MAX, "a port")
 PORT_OR_ANY = ValueType(
     read_whole(0, PORT_MAX), f"a port, 0 to {PORT_MAX}, such as 8080; 0 takes a free one"
 )
 PUBLIC_URL = ValueType(read_public_url, URL_TAKES)
-ISSUER = ValueType(read_issuer, "the https:// address that an OpenID provider calls its issuer")
+ISSUER = ValueType(
+    optional(read_issuer), "the https:// address that an OpenID provider calls its issuer"
+)
 PACKAGE_SOURCE = ValueType(read_package_source, "an http:// or https:// address, or a path")
 PUBLIC_KEYS = ValueType(
     read_public_keys,
     f"Ed25519 public keys, each {PUBLIC_KEY_OCTETS} octets in base64, with commas",
 )
-LIST_URL = ValueType(read_list_url, "an https:// address")
-PEM_FILE = ValueType(read_authority_file, "the path of a PEM file")
-PAGE_FILE = ValueType(read_page_file, "the path of a Markdown file")
-PATH = ValueType(lambda text: Path(text) if text else None, "a path")
+LIST_URL = ValueType(optional(read_list_url, trims=True), "an https:// address")
+PEM_FILE = ValueType(optional(read_authority_file), "the path of a PEM file")
+PAGE_FILE = ValueType(optional(read_page_file), "the path of a Markdown file")
+PATH = ValueType(optional(Path), "a path")
 LISTS_DIR = ValueType(read_lists_dir, "the path of a folder")
-WRITABLE_DIR = ValueType(read_folder_or_none, "the path of a folder to write into")
+WRITABLE_DIR = ValueType(optional(read_folder, trims=True), "the path of a folder to write into")
 DATABASE = ValueType(read_database, "a path or a postgresql:// URL")
 DOH_URLS = words_with_commas(
     read_doh_url, "https:// addresses of DNS-over-HTTPS endpoints", empty=False
@@ -437,7 +431,7 @@ HELO = ValueType(read_helo, "a host name, in ASCII and without spaces")
 MAIL_FROM = ValueType(read_mail_from, "an address, in ASCII and without spaces, or nothing")
 SENDER = ValueType(read_sender_or_none, "an e-mail address")
 MAIL_URL = ValueType(
-    read_mail_url,
+    optional(read_mail_url),
     "smtp://host:port or smtps://host:port, with user:pass@ before the host if needed",
 )
 ACCOUNTS = ValueType(read_accounts, "ids or e-mail addresses of accounts, with commas")
@@ -448,7 +442,9 @@ RETRY_WAITS = ValueType(
     read_retry_waits,
     f"at most {RETRIES_MAX} whole numbers of seconds with commas between, or nothing",
 )
-SECRET_KEY = ValueType(read_secret_key, f"{SECRET_KEY_OCTETS} octets in base64")
+SECRET_KEY = ValueType(
+    optional(read_secret_key, trims=True), f"{SECRET_KEY_OCTETS} octets in base64"
+)
 WEBHOOK_SECRET = ValueType(read_webhook_secret, "the secret of callbacks, 8 to 256 characters")
 
 
