@@ -207,6 +207,11 @@ def answer_of(verdict: Verdict) -> AnswerWords:
     return ANSWERS[light_of(verdict)]
 
 
+def capital(words: str) -> str:
+    """The words as a sentence begins with them."""
+    return words[:1].upper() + words[1:]
+
+
 def reason_words(reason: Reason, light: Light) -> str:
     """A reason in a few words, of many addresses; only a typo makes some reasons doubtful."""
     if reason == "smtp_blocked":
@@ -214,7 +219,7 @@ def reason_words(reason: Reason, light: Light) -> str:
     words = WORDS[reason]
     if light == "YELLOW_LIGHT" and reason in DECIDED:
         return "Perhaps a typo" if reason == "disposable" else f"Perhaps a typo: {words}"
-    return words[0].upper() + words[1:]
+    return capital(words)
 
 
 def why_of(verdict: Verdict, reason: Reason) -> str:

@@ -232,7 +232,7 @@ def _reporting(report: Report) -> ShowProgress:
 
 def _result_of(summary: Summary, output: Path, said: Sequence[str]) -> bytes:
     """The result; `said`: remarks on the list, and how to go on with what still waits."""
-    counts = summary.counts
+    counts = summary.counts  # a plus leaves out what is 0
     return msgspec.json.encode(
         {
             "output": str(output),
@@ -240,13 +240,9 @@ def _result_of(summary: Summary, output: Path, said: Sequence[str]) -> bytes:
             "addresses": summary.addresses,
             "verified": summary.verified,
             "took_s": round(summary.took_s, 1),
-            "lights": _positive(counts.lights),
-            "statuses": _positive(counts.statuses),
-            "reasons": _positive(counts.reasons),
+            "lights": +counts.lights,
+            "statuses": +counts.statuses,
+            "reasons": +counts.reasons,
             "advice": list(map(in_arguments, (*said, *advice(counts)))),
         }
     )
-
-
-def _positive(counts: dict[str, int]) -> dict[str, int]:
-    return {name: count for name, count in counts.items() if count > 0}

@@ -1,7 +1,7 @@
 """The tools of an engine in this process: no service, no account, no key, no counting."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from ...operations.verify import (
     result_of,
 )
 from ..cleaning.passes import PATIENCE_S
-from ..source import AnswerSource
+from ..source import AnswerSource, OpenSource
 from .file_cleaning import FileCleaner
 from .toolbox import OfferedTool, Report, Toolbox
 
@@ -75,12 +75,11 @@ def own_toolbox(
 ) -> Toolbox:
     """The tools of an engine. `notes` are said with each result; `patience_s` is of a file."""
 
-    @asynccontextmanager
-    async def open_source(account: str, smtp: bool) -> AsyncIterator[AnswerSource]:
-        yield source_of(account, smtp)
+    def open_source(smtp: bool) -> OpenSource:
+        return lambda: nullcontext(source_of(FILES, smtp))
 
     verifier = _Verifier(source_of)
-    cleaner = FileCleaner(lambda smtp: lambda: open_source(FILES, smtp), patience_s, is_local=True)
+    cleaner = FileCleaner(open_source, patience_s, is_local=True)
     wide = wide_tools(NEEDS_HEADER)
     tools = {
         "verify_email": OfferedTool(

@@ -11,6 +11,7 @@ from mailprobe.storage.records import ActorKind
 
 from ...operations.audit import KINDS, AuditChange, AuditEntry, AuditResponse
 from ...operations.operation import StreamedParts
+from ...results.advice import capital
 from .frame import HEADERS, HOME, Frame
 from .roles import ACCOUNTS
 
@@ -107,7 +108,7 @@ def what_of(entry: AuditEntry) -> str:
     """What the act was done to: a key, a list, or the settings that changed."""
     if entry.changes:
         text = ", ".join(map(_change_words, entry.changes))
-        return f"{entry.name}: {text}" if entry.name else text[0].upper() + text[1:]
+        return f"{entry.name}: {text}" if entry.name else capital(text)
     key = f"{entry.prefix}…" if entry.prefix else ""
     named = f"{entry.name} ({key})" if entry.name and key else entry.name or key
     often = f"{entry.times:,} times" if entry.times > 1 else ""

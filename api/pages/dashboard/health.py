@@ -8,6 +8,7 @@ from msgspec import Struct
 from mailprobe.storage.records import Job
 
 from ...operations.list_jobs import ListResponse
+from ...results.advice import capital
 from ...service import Service
 from .frame import HOME, LISTS_PAGE
 from .roles import OPERATOR
@@ -71,13 +72,9 @@ def of_checks(service: Service) -> list[Trouble]:
     what, action = f"{len(failed)} checks of this machine fail.", ""
     names = tuple(f"{each.check}: {each.found}" for each in failed[:SHOWN_MAX])
     if len(failed) == 1:
-        what, action, names = f"One check fails: {failed[0].check}.", _capital(failed[0].found), ()
+        what, action, names = f"One check fails: {failed[0].check}.", capital(failed[0].found), ()
     url = f"{OPERATOR}#checks"
     return [Trouble(what, names, action, url, "See what to do", fails=True)]
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 def _of_hosts(service: Service, *, for_operator: bool) -> list[Trouble]:

@@ -12,7 +12,7 @@ from mailprobe.storage.list_records import StoredList
 
 from ....lists.stages import WaitingHost
 from ....operations.list_jobs import ListResponse, summary_of
-from ....results.advice import ANSWERS, AnswerWords, reason_words
+from ....results.advice import ANSWERS, AnswerWords, capital, reason_words
 from ....results.lights import WORDS
 from ....results.marks import ResultKind, passing_of
 from ..health import words_of_cause
@@ -114,7 +114,7 @@ def waits_of(found: ListResponse, again: Counter[Reason], now: datetime) -> list
         is_later = found.recheck_at > now
         then, at = ("asked again at", found.recheck_at) if is_later else ("asked again now", None)
         waits += [
-            ShownWait(count, f"{_capital(WORDS[reason])}.", then, at)
+            ShownWait(count, f"{capital(WORDS[reason])}.", then, at)
             for reason, count in again.most_common()
         ]
     return waits
@@ -169,7 +169,3 @@ def rough_duration(seconds: float) -> str:
         return f"{max(1, round(seconds))} s"
     minutes = ceil(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _capital(words: str) -> str:
-    return words[0].upper() + words[1:]
