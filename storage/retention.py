@@ -46,6 +46,14 @@ ENDED = (
     ("connection_leases", "until <= :at"),
     ("known_facts", "until <= :at"),
 )
+KEPT = (  # for a term
+    ("rate_windows", "at <= :at", WINDOW),
+    ("receivers", "tried_at <= :at", RECEIVERS_KEPT),
+    ("egress_replies", "last_at <= :at", EGRESS_KEPT),
+    ("bounces", "at <= :at", BOUNCES_KEPT),
+    ("audit_entries", "at <= :at", AUDIT_KEPT),
+    (conversations.TABLE, "at <= :at", conversations.CONVERSATIONS_KEPT),
+)
 KEYS = (  # SQLite would reuse the highest number: that key stays
     f"{OF_TIER} AND revoked_at < :at"
     " AND NOT EXISTS (SELECT 1 FROM jobs WHERE jobs.key = keys.number)"
@@ -109,40 +117,44 @@ def reclaim_windows(db: Database, *, latest: Mapping[str, int]) -> bool:
 
 def drops(now: datetime, retention_days: Mapping[Tier, int]) -> list[Drop]:
     """Return the deletions; each removes at most TIDIED_MAX rows. Two correct windows and chunks."""
-    at = micros(now)
-    acts = [partial(drop, table=table, which=which, at=at) for table, which in ENDED]
-    acts.append(partial(drop, table="rate_windows", which="at <= :at", at=micros(now - WINDOW)))
-    acts.append(
-        partial(drop, table="receivers", which="tried_at <= :at", at=micros(now - RECEIVERS_KEPT))
-    )
-    replied = micros(now - EGRESS_KEPT)
-    acts.append(partial(drop, table="egress_replies", which="last_at <= :at", at=replied))
-    oldest = day_of(now - EGRESS_KEPT).isoformat()
-    acts.append(partial(drop, table="egress_days", which="day <= :day", day=oldest))
-    for table, term in (("bounces", BOUNCES_KEPT), ("audit_entries", AUDIT_KEPT)):
-        acts.append(partial(drop, table=table, which="at <= :at", at=micros(now - term)))
-    said = partial(drop, table=conversations.TABLE)
-    acts.append(partial(said, which="at <= :at", at=micros(now - conversations.CONVERSATIONS_KEPT)))
-    acts.append(partial(said, which=conversations.SURPLUS, rows=conversations.ROWS_MAX))
-    for kind, rows in FACT_ROWS_MAX.items():
-        acts.append(partial(drop, table="known_facts", which=SURPLUS, kind=kind, rows=rows))
-    delayed = partial(list_claims.bring_back, wait=latest(now)["wait"])
-    several: list[Drop] = [
-        partial(reclaim_windows, latest=latest(now)), *acts, delayed, lists.drop_unloaded,
+    values = latest(now)
+    acts: list[Drop] = [
+        partial(reclaim_windows, latest=values),
+        *(partial(drop, table=table, which=which, at=values["now"]) for table, which in ENDED),
+        *(
+            partial(drop, table=table, which=which, at=micros(now - term))
+            for table, which, term in KEPT
+        ),
+        partial(
+            drop, table="egress_days", which="day <= :day",
+            day=day_of(now - EGRESS_KEPT).isoformat(),
+        ),
+        partial(
+            drop, table=conversations.TABLE, which=conversations.SURPLUS,
+            rows=conversations.ROWS_MAX,
+        ),
+        *(
+            partial(drop, table="known_facts", which=SURPLUS, kind=kind, rows=rows)
+            for kind, rows in FACT_ROWS_MAX.items()
+        ),
+        partial(list_claims.bring_back, wait=values["wait"]),
+        lists.drop_unloaded,
+        partial(tolerances.drop_unused, now=now, most=TIDIED_MAX),
+        partial(tolerances.drop_refusals, now=now, most=TIDIED_MAX),
     ]  # fmt: skip
-    for tidy in (tolerances.drop_unused, tolerances.drop_refusals):
-        several.append(partial(tidy, now=now, most=TIDIED_MAX))
     for tier, days in retention_days.items():
         since = micros(kept_since(now, days))
         which = f"{OF_TIER} AND minute < :at"
-        several.append(partial(drop, table="refusals", which=which, at=since, tier=tier))
-        several.append(partial(_drop_jobs, tier=tier, since=since))
-        several.append(partial(lists.drop_ended, tier=tier, since=since))
-        several.append(partial(drop, table="keys", which=KEYS, at=since, tier=tier))
+        acts += [
+            partial(drop, table="refusals", which=which, at=since, tier=tier),
+            partial(_drop_jobs, tier=tier, since=since),
+            partial(lists.drop_ended, tier=tier, since=since),
+            partial(drop, table="keys", which=KEYS, at=since, tier=tier),
+        ]
     for kind, kept in MESSAGES_KEPT_MAX.items():
         which = "kind = :kind AND due_at IS NULL AND made_at <= :at"
-        several.append(partial(drop, table="outbox", which=which, at=micros(now - kept), kind=kind))
-    return several
+        acts.append(partial(drop, table="outbox", which=which, at=micros(now - kept), kind=kind))
+    return acts
 
 
 async def correct(executor: Executor, now: datetime, statements: Sequence[str]) -> None:
