@@ -194,28 +194,23 @@ def read_entries(
 
     Empty for an unknown `before`: the older ones went with it.
     """
-    values: dict[str, object] = {"id": account_id, "gone": micros(db.now() - AUDIT_KEPT)}
-    where = ["account = (SELECT number FROM accounts WHERE id = :id)", "at > :gone"]
-    if only.kind is not None:
-        where.append("kind = :kind")
-        values["kind"] = only.kind
-    if only.since is not None:
-        where.append("at >= :since")
-        values["since"] = micros(only.since)
-    if only.until is not None:
-        where.append("at < :until")
-        values["until"] = micros(only.until)
-    if before is not None:
-        where.append(
-            f"(at, number) < (SELECT at, number FROM {TABLE} WHERE id = :before"
-            " AND account = (SELECT number FROM accounts WHERE id = :id))"
-        )
-        values["before"] = before
+    since, until = (at and micros(at) for at in (only.since, only.until))
+    account = "account = (SELECT number FROM accounts WHERE id = :id)"
+    conditions = {
+        "kind = :kind": only.kind,
+        "at >= :since": since,
+        "at < :until": until,
+        f"(at, number) < (SELECT at, number FROM {TABLE} WHERE id = :before AND {account})": before,
+    }
+    asked = [words for words, value in conditions.items() if value is not None]
     rows = db.all(
-        f"SELECT {COLUMNS} FROM {TABLE} WHERE {' AND '.join(where)}"
+        f"SELECT {COLUMNS} FROM {TABLE} WHERE {' AND '.join([account, 'at > :gone', *asked])}"
         " ORDER BY at DESC, number DESC LIMIT :limit",
-        {**values, "limit": at_most(LISTED_MAX, limit)},
-    )
+        {
+            "id": account_id, "gone": micros(db.now() - AUDIT_KEPT), "kind": only.kind,
+            "since": since, "until": until, "before": before, "limit": at_most(LISTED_MAX, limit),
+        },
+    )  # fmt: skip
     return [_entry(row) for row in rows]
 
 
