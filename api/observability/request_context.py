@@ -150,7 +150,7 @@ def _end_span(span: Span, request_context: RequestContext) -> None:
     if span.is_recorded:
         status = request_context.status
         span.rename(_span_name(request_context))
-        span.note(dict(_span_attributes(request_context)))
+        span.note(_span_attributes(request_context))
         if status is not None and status >= 500:  # others are the client's errors
             span.failed(str(status))
     span.end()
@@ -168,24 +168,21 @@ def _template(route: str) -> str:
     return PARAMETER.sub(r"{\1}", route)
 
 
-def _span_attributes(request_context: RequestContext) -> Iterator[tuple[str, Attribute]]:
+def _span_attributes(request_context: RequestContext) -> dict[str, Attribute]:
+    """What is known of the request."""
     method = request_context.method
-    if method:
-        yield "http.request.method", method if method in METHODS else "_OTHER"
-    if request_context.route:
-        yield "http.route", _template(request_context.route)
-    if request_context.scheme:
-        yield "url.scheme", request_context.scheme
-    if request_context.status is not None:
-        yield "http.response.status_code", request_context.status
-    yield "mailprobe.operation", request_context.operation
-    yield "mailprobe.request.id", request_context.request_id
-    if request_context.addresses:
-        yield "mailprobe.addresses", request_context.addresses
-    if request_context.code is not None:
-        yield "mailprobe.error", request_context.code
-    if request_context.cut:
-        yield "mailprobe.cut", True
+    attributes = {
+        "http.request.method": method if method in METHODS else method and "_OTHER",
+        "http.route": _template(request_context.route),
+        "url.scheme": request_context.scheme,
+        "http.response.status_code": request_context.status,
+        "mailprobe.operation": request_context.operation,
+        "mailprobe.request.id": request_context.request_id,
+        "mailprobe.addresses": request_context.addresses,
+        "mailprobe.error": request_context.code,
+        "mailprobe.cut": request_context.cut,
+    }
+    return {name: value for name, value in attributes.items() if value}
 
 
 class LineLimit:
