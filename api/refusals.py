@@ -115,12 +115,20 @@ class SlowUpload(Refusal):
 
 @dataclass(eq=False)
 class InvalidRequest(Refusal):
-    """The request does not fit the operation. `was_json`: the body was at least JSON."""
+    """The request does not fit the operation. `was_json`: the body was at least JSON.
+
+    `parameter` is the query parameter to set otherwise, which is what to do then.
+    """
 
     why: str
     section: Section = "request"
     was_json: bool = False
     fix: str = "Correct the request as the API description says, then send it again."
+    parameter: str = ""
+
+    def __post_init__(self) -> None:
+        if self.parameter:
+            self.fix = f"Set the query parameter {self.parameter} as it fits, then send it again."
 
 
 @dataclass(eq=False)

@@ -201,6 +201,7 @@ def check_column(
             f"empty, fewer than half are addresses (others: {_shown(others)}); "
             "name the column if it is the right one",
             ", with --column",
+            "column",
         )
 
 
@@ -237,11 +238,13 @@ def _find_column(
             f"{file} has several columns of addresses ({_listed(names, choice)})",
             f"; name one with --column {'NUMBER' if headless else 'NAME'}, or several: "
             + proposal([names[each] if each < len(names) else "" for each in choice], choice),
+            "column",
         )
     raise BadList(
         f"{file} has no column of addresses that could be made out "
         f"(columns: {_listed(names, range(len(names)))})",
         "; name it with --column",
+        "column",
     )
 
 
@@ -256,10 +259,12 @@ def _wanted_column(names: Sequence[str], wanted: str, width: int, file: str) -> 
             numbers = ", ".join(str(position + 1) for position in found)
             raise BadList(
                 f"{file} has {len(found)} columns called {plain(wanted)}; "
-                f"give one's number instead: {numbers}"
+                f"give one's number instead: {numbers}",
+                parameter="column",
             )
     raise BadList(
-        f"{file} has no column {plain(wanted)} (columns: {_listed(names, range(len(names)))})"
+        f"{file} has no column {plain(wanted)} (columns: {_listed(names, range(len(names)))})",
+        parameter="column",
     )
 
 

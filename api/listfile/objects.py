@@ -253,13 +253,17 @@ class Objects:
             if wanted is not None or not inside:
                 raise
             raise BadList(
-                f"{self._name} has no field of its own with an address", _advice(inside)
+                f"{self._name} has no field of its own with an address",
+                _advice(inside),
+                "column",
             ) from bad
         if not any(any(row) for row in rows) or (rows and not any(row[position] for row in rows)):
             inside = _paths_to_addresses(*sample)
             if wanted is None and inside:
                 raise BadList(
-                    f"{self._name} has no address in {plain(texts[position])}", _advice(inside)
+                    f"{self._name} has no address in {plain(texts[position])}",
+                    _advice(inside),
+                    "column",
                 )
         return texts[position]
 

@@ -371,7 +371,7 @@ def _read(file: BinaryIO, found: Survey, ending: str, reading: ReadOptions, name
     if ending in (".xlsx", ".xlsm"):
         raise BadList(f"{name} is not an XLSX workbook, whatever its name says")
     if reading.sheet is not None:
-        raise BadList(f"{name} is not a workbook", ": --sheet is for workbooks")
+        raise BadList(f"{name} is not a workbook", ": --sheet is for workbooks", "sheet")
     if ending in OBJECT_ENDINGS or (
         ending not in TABLE_ENDINGS and found.sample.lstrip()[:1] in ("{", "[")
     ):

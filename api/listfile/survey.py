@@ -49,12 +49,12 @@ class BadList(Misuse):
     """A file that cannot be read as a list; the message says what to do.
 
     `hint` is the end of the message that names options of the command line: `what` is the
-    message for those who have none.
+    message for those who have none. `parameter` is the API's query parameter that is missing or wrong.
     """
 
-    def __init__(self, what: str, hint: str = "") -> None:
+    def __init__(self, what: str, hint: str = "", parameter: str = "") -> None:
         super().__init__(what + hint)
-        self.what, self.hint = what, hint
+        self.what, self.hint, self.parameter = what, hint, parameter
 
 
 class TooManyLines(BadList):
@@ -173,7 +173,9 @@ def survey(
         _ = whole.sample
     except UnicodeError:  # UTF-16 was named, but its byte order mark is missing
         raise BadList(
-            f"{name}, line 1, cannot be decoded as {found}", "; name another --encoding"
+            f"{name}, line 1, cannot be decoded as {found}",
+            "; name another --encoding",
+            "encoding",
         ) from None
     return whole
 
@@ -243,12 +245,14 @@ def _narrow(seen: Octets, errors: str, name: str) -> str:
             f"{name}, line {seen.first_invalid_line}: is not UTF-8, and its encoding cannot "
             "be determined; save the list as UTF-8",
             ", or name its encoding with --encoding",
+            "encoding",
         )
     if found in SINGLE and seen.valid:
         raise BadList(
             f"{name}, line {seen.first_valid_line}: is UTF-8, and other lines are not (such as "
             f"line {seen.first_invalid_line}); put that right",
             ", or name one with --encoding",
+            "encoding",
         )
     return found
 
@@ -259,6 +263,7 @@ def _not_all_utf8(seen: Octets, name: str) -> BadList:
         "line right",
         ", name another --encoding, or take its faults as \N{REPLACEMENT CHARACTER} "
         "with --errors replace",
+        "encoding",
     )
 
 

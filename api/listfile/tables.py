@@ -378,6 +378,7 @@ def read_lines(
         raise BadList(
             f"{records.name}: most of its lines are not addresses; save the list as CSV",
             ", or take each line for an address with --column 1",
+            "column",
         )
     if is_header or first in wanted or is_more:
         return read_table(records, wanted, chosen, guesses=guesses)

@@ -92,4 +92,5 @@ def undecodable(name: str, line: int, encoding: str) -> BadList:
     return BadList(
         f"{name}, line {line} or soon after, cannot be decoded as {encoding}; save it as UTF-8",
         ", or name its encoding with --encoding",
+        "encoding",
     )

@@ -27,8 +27,10 @@ def refusing_trouble(begin: str, fix: str = InvalidRequest.fix) -> Iterator[None
     except CommandError as error:
         if isinstance(error, ReaderFault):
             log.error("reader failed: %s", error.traceback)
-        what = error.what if isinstance(error, BadList) else error.message
-        raise InvalidRequest(f"{begin}: {what}.", "lists", fix=fix) from None
+        what, parameter = error.message, ""
+        if isinstance(error, BadList):
+            what, parameter = error.what, error.parameter
+        raise InvalidRequest(f"{begin}: {what}.", "lists", fix=fix, parameter=parameter) from None
     except OSError as error:
         log.error("reader failed: error=%s", error)
         raise refusal_of(error) from None

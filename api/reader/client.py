@@ -74,8 +74,8 @@ def checked(body: bytes, name: str, otherwise: str = UNREADABLE) -> Report:
     match report:
         case Refused(message=message, fix=str()):
             raise TooManyRows(message)
-        case Refused(message=message, is_misuse=True, hint=hint):
-            raise BadList(message, hint)
+        case Refused(message=message, is_misuse=True, hint=hint, parameter=parameter):
+            raise BadList(message, hint, parameter)
         case Refused(message=message):
             raise CommandError(message)
         case Failed(errno=number):

@@ -198,7 +198,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     message: str
     is_misuse: bool = True
     fix: str | None = None
-    hint: str = ""  # of a BadList
+    hint: str = ""  # of a BadList, as the next
+    parameter: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, tag=True):

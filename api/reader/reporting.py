@@ -27,10 +27,12 @@ def reporting(channel: Channel, name: str) -> Iterator[None]:
     except ConnectionError:
         raise
     except CommandError as error:
-        what, hint = (error.what, error.hint) if isinstance(error, BadList) else (error.message, "")
         fix = error.fix if isinstance(error, TooManyRows) else None
-        message = what[:MESSAGE_CHARACTERS_MAX]
-        channel.send(Refused(message, isinstance(error, Misuse), fix, hint[:HINT_CHARACTERS_MAX]))
+        message, hint, parameter = error.message, "", ""
+        if isinstance(error, BadList):
+            message, hint, parameter = error.what, error.hint[:HINT_CHARACTERS_MAX], error.parameter
+        message = message[:MESSAGE_CHARACTERS_MAX]
+        channel.send(Refused(message, isinstance(error, Misuse), fix, hint, parameter))
     except OSError as error:
         channel.send(Failed(error.errno or 0))
     except MemoryError:

@@ -40,6 +40,10 @@ class NotAWorkbook(Exception):
     """The file is not a readable workbook; the message says what it is and what to do."""
 
 
+class NoSuchSheet(NotAWorkbook):
+    """The workbook lacks the sheet that was asked for."""
+
+
 class SheetEntry(Struct, frozen=True):
     """A sheet: its title, and the name of its part."""
 
@@ -175,7 +179,7 @@ class Package:
         titles = [plain(entry.title) for entry in self.sheets[:LISTED_MAX]]
         more = len(self.sheets) - len(titles)
         listed = ", ".join(titles) + (f" and {more} more" if more else "")
-        raise NotAWorkbook(f"has no sheet {plain(wanted)} (sheets: {listed})")
+        raise NoSuchSheet(f"has no sheet {plain(wanted)} (sheets: {listed})")
 
     def open(self, entry: SheetEntry) -> IO[bytes]:
         return self.zip.open(self._infos[entry.part])

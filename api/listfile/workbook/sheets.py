@@ -34,7 +34,7 @@ from .markup import (
     tag_end,
 )
 from .numbers import number_text
-from .package import UNREADABLE, NotAWorkbook, Package
+from .package import UNREADABLE, NoSuchSheet, NotAWorkbook, Package
 from .strings import unescaped
 
 AROUND_OCTETS_MAX = 1 << 24  # 16 MiB around the rows: twice what the most links in a sheet take
@@ -99,7 +99,8 @@ class Sheet:
             self._strings = self.package.strings()
             self._styles = self.package.styles()
         except NotAWorkbook as bad:
-            raise BadList(f"{name} {bad}") from None
+            parameter = "sheet" if isinstance(bad, NoSuchSheet) else ""
+            raise BadList(f"{name} {bad}", parameter=parameter) from None
         except BROKEN:
             raise self._broken() from None
 

@@ -79,7 +79,8 @@ WORDS: Mapping[type[Refusal], tuple[str, str]] = {
 def words_of(refusal: Refusal, links: Links) -> tuple[str, str]:
     """What is wrong, and what to do."""
     if isinstance(refusal, InvalidRequest):
-        return refusal.why, CORRECT if refusal.fix == InvalidRequest.fix else refusal.fix
+        is_for_programs = refusal.parameter or refusal.fix == InvalidRequest.fix
+        return refusal.why, CORRECT if is_for_programs else refusal.fix
     if type(refusal) in WORDS:
         what, action = WORDS[type(refusal)]
         return what.format_map(vars(refusal)), action.format_map(vars(refusal))

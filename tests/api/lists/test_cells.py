@@ -87,6 +87,29 @@ async def test_a_column_without_addresses_is_refused_unless_it_is_named(
         assert (await send(shop, table, query="?column=email")).status == 202
 
 
+UNCLEAR: dict[str, tuple[str | bytes, str, str]] = {
+    "no column has addresses": ("name,n\nAnn,1\nBob,2\n", "", "column"),
+    "several columns have addresses": ("one,two\na@x.test,b@x.test\n", "", "column"),
+    "few cells of the column are addresses": ("email,n\n" + "Ann Lee,1\n" * 3, "", "column"),
+    "a column that is missing": ("email\na@x.test\n", "?column=e-mail", "column"),
+    "lines of prose": ("Hello there\nwrite to us\nsoon\n", "", "column"),
+    "a sheet of a table": ("email\na@x.test\n", "?sheet=2", "sheet"),
+    "octets of no encoding that is known": (b"email,n\na@x.test,\x81\x8d\n", "?encoding=cp1252", "encoding"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNCLEAR)
+async def test_a_list_that_is_refused_names_the_parameter_that_settles_it(
+    autojump_clock: trio.testing.MockClock, case: str
+) -> None:
+    text, query, parameter = UNCLEAR[case]
+    async with open_list_shop() as shop:
+        refused = await send(shop, text, query)
+        assert refused.status == 400
+        assert f"the query parameter {parameter} " in refused.body["action"]
+        assert "--" not in refused.body["message"]
+
+
 async def test_an_encoding_is_named_and_what_is_not_clear_is_guessed(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
