@@ -25,8 +25,8 @@ DESCRIPTORS_A_HOST = 4  # its listener, and a prober's connections to it at one 
 DESCRIPTORS_OTHER = 200
 
 
-class TooFewDescriptors(Exception):
-    """The system does not let one process hold as many sockets as the scenario needs."""
+class CannotListen(Exception):
+    """The system does not let this process hold the sockets that the scenario needs."""
 
 
 def allow_descriptors(hosts: int) -> None:
@@ -37,10 +37,16 @@ def allow_descriptors(hosts: int) -> None:
         soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft != resource.RLIM_INFINITY and soft < hosts * 2 + DESCRIPTORS_OTHER:
-        raise TooFewDescriptors(
+        raise CannotListen(
             f"the scenario has {hosts} mail hosts and needs {hosts * 2 + DESCRIPTORS_OTHER} open "
             f"files, but the limit is {soft}: raise it with `ulimit -n`, or take a smaller scenario"
         )
+
+
+def check_loopback() -> None:
+    """Raise OSError where loopback is down: to bind its addresses succeeds there all the same."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unsent:
+        unsent.connect(("127.0.0.1", 9))
 
 
 class LabListeners:
@@ -56,17 +62,21 @@ class LabListeners:
         self._open = ExitStack()
 
     def __enter__(self) -> "LabListeners":
-        """Bind them all, on a port that is free on each address."""
+        """Bind them all, on a port that is free on each address. Raises CannotListen."""
         for _ in range(PORT_TRIES):
             try:
+                check_loopback()
                 self._bind_all()
-            except OSError as taken:
+            except OSError as failed:
                 self._open.close()
-                if taken.errno != errno.EADDRINUSE:
-                    raise
+                if failed.errno != errno.EADDRINUSE:
+                    raise CannotListen(
+                        "the loopback addresses (127.0.0.0/8), where its mail hosts are, cannot be "
+                        f"used: {failed.strerror}; see that the interface is up (ip link set lo up)"
+                    ) from failed
             else:
                 return self
-        raise OSError(errno.EADDRINUSE, f"no port is free on all of {len(self.hosts)} addresses")
+        raise CannotListen(f"no port is free on all of {len(self.hosts)} addresses")
 
     def __exit__(self, *_: object) -> None:
         self._open.close()

@@ -17,7 +17,7 @@ from typing import Any
 import trio
 
 from . import doh, records
-from .listeners import LabListeners, TooFewDescriptors, allow_descriptors
+from .listeners import CannotListen, LabListeners, allow_descriptors
 from .scenario import Scenario
 from .scenarios import build
 
@@ -42,7 +42,7 @@ def run(name: str, seed: int, command: Sequence[str] = (), *, until_eof: bool = 
             LabListeners(scenario.hosts) as listeners,
         ):
             return trio.run(_play, scenario, listeners, Path(folder), seed, command, until_eof)
-    except TooFewDescriptors as wrong:
+    except CannotListen as wrong:
         print(f"mailprobe lab: {wrong}", file=sys.stderr)
         return 1
     except BrokenPipeError:  # whoever started us reads no more

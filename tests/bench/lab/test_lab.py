@@ -292,6 +292,22 @@ def test_a_lab_that_cannot_start_says_so(monkeypatch, capfd):
         pass
 
 
+@pytest.mark.parametrize("call", ["bind", "connect"])
+def test_a_lab_without_loopback_says_so_in_one_line(call):
+    code = (
+        "import runpy, socket, sys\n"
+        "def refuse(*_): raise OSError(101, 'Network is unreachable')\n"
+        f"socket.socket.{call} = refuse\n"
+        "sys.argv = ['lab', 'default', '0']\n"
+        "runpy.run_module('mailprobe.bench.lab', run_name='__main__')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("mailprobe lab: the loopback addresses (127.0.0.0/8)")
+    assert ended.stderr.endswith("Network is unreachable; see that the interface is up (ip link set lo up)\n")
+    assert ended.stderr.count("\n") == 1
+
+
 def test_a_scenario_that_needs_more_files_than_there_may_be_says_what_to_do():
     code = (
         "import resource, runpy, sys\n"
