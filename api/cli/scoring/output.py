@@ -148,6 +148,13 @@ def notes(score: Score, bounces: Bounces) -> list[str]:
             "of them bounced, so mail was sent to them after all",
         ),
         (
+            score.bounced_before,
+            "bounce is older than the cleaned list, whose row has the reason bounced; only "
+            "bounces of a later mailing say how right it was",
+            "bounces are older than the cleaned list, whose rows have the reason bounced; only "
+            "bounces of a later mailing say how right it was",
+        ),
+        (
             score.all.bounced["unknown"],
             "bounce gives no reason that is understood; its mailbox may or may not exist",
             "bounces give no reason that is understood; their mailboxes may or may not exist",
@@ -176,6 +183,7 @@ def as_json(score: Score, bounces: Bounces) -> dict[str, object]:
         "domains": {name: _entry(group) for name, group in score.worst_domains()},
         "not_sent": score.not_sent,
         "bounced_not_sent": score.bounced_not_sent,
+        "bounced_before": score.bounced_before,
         "not_in_list": score.foreign,
         **as_counts(bounces),
         "unread_messages": bounces.unread - bounces.others,

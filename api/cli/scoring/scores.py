@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from msgspec import Struct, field
 
+from mailprobe.engine.verdict import Reason
+
 from ...bounces.kinds import Kind
 from .bounces import key_of
 
 Z_95 = 1.959964  # of the normal distribution, for 95 %
 DOMAINS_MAX = 50_000
 LIARS_MAX = 20  # domains shown
+BOUNCED: Reason = "bounced"  # of a row that was cleaned with its bounce (--bounces)
 
 
 class Group(Struct):
@@ -60,6 +63,7 @@ class Score(Struct):
     liars: dict[str, Group] = field(default_factory=dict)  # domains that accept any mailbox's name
     not_sent: int = 0  # rows of other lights
     bounced_not_sent: int = 0  # of these; so mail was sent to them after all
+    bounced_before: int = 0  # bounces that the list was cleaned with, of rows of any light
     foreign: int = 0  # bounces of addresses that the list does not have
 
     def worst_domains(self) -> list[tuple[str, Group]]:
@@ -77,9 +81,11 @@ def score(rows: Iterable[CleanedRow], bounces: Mapping[str, Kind], lights: froze
             continue
         seen.add(key)
         kind = bounces.get(key)
+        was_known = kind is not None and row.reason == BOUNCED
+        made.bounced_before += was_known
         if row.light not in lights:
             made.not_sent += 1
-            made.bounced_not_sent += kind is not None
+            made.bounced_not_sent += kind is not None and not was_known
             continue
         for group in _groups_of(made, row):
             group.sent += 1

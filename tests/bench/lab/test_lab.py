@@ -304,7 +304,9 @@ def test_a_lab_without_loopback_says_so_in_one_line(call):
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("mailprobe lab: the loopback addresses (127.0.0.0/8)")
-    assert ended.stderr.endswith("Network is unreachable; see that the interface is up (ip link set lo up)\n")
+    assert ended.stderr.endswith(
+        "Network is unreachable; see that the interface is up (ip link set lo up)\n"
+    )
     assert ended.stderr.count("\n") == 1
 
 

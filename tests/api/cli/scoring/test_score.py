@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from mailprobe.api.bounces.kinds import KINDS, Kind, kind_of_reason
 from mailprobe.api.cli import main
-from mailprobe.api.cli.scoring.bounces import key_of, read_bounces
+from mailprobe.api.cli.scoring.bounces import Bounces, key_of, read_bounces
+from mailprobe.api.cli.scoring.output import notes
 from mailprobe.api.cli.scoring.scores import CleanedRow, score, wilson
 from mailprobe.api.listfile.opening import OutputFormat, open_list
 from mailprobe.api.listfile.results import ResultColumns
@@ -206,6 +207,17 @@ def test_verdicts_are_compared_with_outcomes() -> None:
     assert statuses["catch_all"].bounced == {"no_mailbox": 1, "refused": 1}
     assert (made.not_sent, made.bounced_not_sent, made.foreign) == (2, 1, 1)
     assert [(name, group.gone) for name, group in made.worst_domains()] == [("liar.test", 2)]
+
+
+def test_bounces_that_a_list_was_cleaned_with_do_not_show_that_mail_was_sent() -> None:
+    known = CleanedRow("old@shop.test", "undeliverable", "bounced", "shop.test", "RED_LIGHT")
+    rows = [row_of("a@shop.test"), known, row_of("b@shop.test", "undeliverable", "RED_LIGHT")]
+    kinds: dict[str, Kind] = {"old@shop.test": "no_mailbox", "b@shop.test": "no_mailbox"}
+    made = score(rows, kinds, frozenset({"GREEN_LIGHT"}))
+    assert (made.not_sent, made.bounced_not_sent, made.bounced_before) == (2, 1, 1)
+    told = notes(made, Bounces(kinds))
+    assert "1 of them bounced, so mail was sent to them after all" in told
+    assert any(note.startswith("1 bounces are older than the cleaned list") for note in told)
 
 
 def test_an_interval_is_wilsons() -> None:
