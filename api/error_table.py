@@ -76,7 +76,8 @@ class ErrorRow(Struct, frozen=True):
 
 
 AUTHENTICATE = "Send the header Authorization: Bearer <key> with "
-WAIT = "Wait until reset_at (Retry-After seconds) and a little longer, then send it again."
+# Retry-After is always enough; reset_at is by the service's clock, which the client's may be ahead of.
+WAIT = "Wait Retry-After seconds, or until a little after reset_at, then send it again."
 
 TABLE: dict[type[Refusal], ErrorRow] = {
     refusals.NoSuchRoute: ErrorRow(

@@ -168,6 +168,7 @@ async def test_waiting_retry_after_is_enough(autojump_clock, free_shop):
     for size in (1, 5, 10, 2):
         got = await free_shop.batch(*["x"] * size)
         if got.status == 429:
+            assert got.body["action"].startswith("Wait Retry-After seconds")
             await trio.sleep(int(got.headers["retry-after"]))
             assert (await free_shop.batch(*["x"] * size)).status == 200
 
