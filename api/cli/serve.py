@@ -25,7 +25,7 @@ from ..starting.database import (
 )
 from ..starting.open_files import raise_open_files
 from .operator_store import read_settings
-from .runner import sigterm_as_sigint
+from .runner import ending_at_once
 from .shell.options import read_bind_option, read_port_option
 
 if TYPE_CHECKING:
@@ -74,8 +74,30 @@ def serve(bind: "Bind | None", port: int | None, tools_bind: "Bind | None", work
 
     The first start creates the database.
     """
+    with ending_at_once():  # also at SIGTERM, which the first process of a container has to ask for
+        import mailprobe.api.serve
+        import mailprobe.api.watchdog
+        import mailprobe.api.workers  # noqa: F401 - as a whole, these: a Ctrl-C could be lost in an import
+
+        from ..observability.throughput import open_throughput
+
+        settings, plans = _read(bind, port, tools_bind)
+        await_database(settings.database)  # before it listens: clients take another service
+        listeners = _open_listeners(settings)
+    settings = _with_ports(settings, listeners)
+    with (
+        _counters(listeners, workers, settings.engine.egresses) as counters,
+        open_throughput(workers) as throughput,
+    ):
+        prepare_store(settings, apart=workers > 1)
+        _serve(settings, plans, listeners, counters, throughput, workers)
+
+
+def _read(
+    bind: "Bind | None", port: int | None, tools_bind: "Bind | None"
+) -> "tuple[Settings, Plans]":
+    """The settings with those of the command, and the plans. What cannot be used ends the command here."""
     from ..observability.logs import log_to_standard_error
-    from ..observability.throughput import open_throughput
     from ..quota.plans import read_plans
 
     if bind is not None and port is not None:
@@ -92,16 +114,7 @@ def serve(bind: "Bind | None", port: int | None, tools_bind: "Bind | None", work
     check_database(settings)
     raise_open_files()
     log_to_standard_error(settings.log)
-    with sigterm_as_sigint():  # the first process of a container has to ask for the signal
-        await_database(settings.database)  # before it listens: clients take another service
-    listeners = _open_listeners(settings)
-    settings = _with_ports(settings, listeners)
-    with (
-        _counters(listeners, workers, settings.engine.egresses) as counters,
-        open_throughput(workers) as throughput,
-    ):
-        prepare_store(settings, apart=workers > 1)
-        _serve(settings, plans, listeners, counters, throughput, workers)
+    return settings, plans
 
 
 def _serve(

@@ -73,6 +73,39 @@ def environment(place: Path, lab: Lab | None = None) -> dict[str, str]:
     }
 
 
+LOST = """
+import os, signal, sys, weakref
+
+class Sender:
+    # An interrupt in a callback of importlib is ignored by Python; this one is of the same kind.
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            class Held: pass
+            held = Held()
+            reference = weakref.ref(held, lambda _: os.kill(os.getpid(), signal.SIGINT))
+            del held
+
+sys.meta_path.insert(0, Sender())
+from mailprobe.api.cli import main
+main(sys.argv[2:])
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        f"mailprobe.{name}"
+        for name in ("api.serve", "api.workers", "api.watchdog", "engine.dns.doh")
+    ],
+)
+def test_a_ctrl_c_while_a_module_is_imported_ends_a_start(tmp_path: Path, module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOST, module, "serve", "--bind", "127.0.0.1:0"],
+        cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 @contextmanager
 def served(place: Path, lab: Lab, *words: str) -> Iterator[Served]:
     process = WarmProcess(
