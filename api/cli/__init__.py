@@ -190,8 +190,11 @@ class LazyGroup(click.Group):
         except click.ClickException as error:
             show(error)
             code = error.exit_code
-        except click.Abort:  # Ctrl-C, by way of click
-            code = 130
+        except click.Abort:  # Ctrl-C in a command that has no more to say about it, by way of click
+            from ..errors import Interrupted
+
+            show(Interrupted("interrupted"))
+            code = Interrupted.exit_code
         except ValueError as error:
             from ..settings import WrongSetting
 
