@@ -83,7 +83,7 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     refusals.NoSuchRoute: ErrorRow(
         404, "not_found", "There is nothing at this path.",
         "To verify, use POST {base_url}/v1/email/verify, POST {base_url}/v1/email/verify/batch or "
-        "POST {base_url}/v1/email/verify/stream; {base_url}/openapi.json describes every route.",
+        "POST {base_url}/v1/email/verify/stream; {base_url}/openapi.json describes every route.{also}",
         "endpoints",
     ),
     refusals.MethodNotAllowed: ErrorRow(

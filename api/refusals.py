@@ -22,6 +22,8 @@ class Refusal(Exception):
 class NoSuchRoute(Refusal):
     """No operation has this path."""
 
+    also: str = ""  # a sentence on what has it
+
 
 @dataclass(eq=False)
 class MethodNotAllowed(Refusal):

@@ -69,6 +69,7 @@ from .dispatch import answer, preflight, refuse
 
 log = logging.getLogger("mailprobe.api")
 
+TOOL_PATHS = ("/mcp", "/mcp/all")  # of the tool server; people try them here too
 NO_ROUTE = "/\0"  # a path that has none
 NO_QUERY: Mapping[str, Sequence[str]] = {}
 
@@ -206,7 +207,8 @@ class ApiApp(QuartTrio):
         self.register_error_handler(Exception, self._refuse_error)
 
     async def _refuse_error(self, error: Exception) -> Response:
-        reply = refuse(self.service, _as_refusal(error, request.scope))
+        refusal = _as_refusal(error, request.scope, self.service.tools_url)
+        reply = refuse(self.service, refusal)
         return _response(reply, request_id_of(request.scope))
 
     def create_url_adapter(self, request: Any) -> MapAdapter:
@@ -397,11 +399,13 @@ def _part(octets: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": octets, "more_body": more}
 
 
-def _as_refusal(error: Exception, scope: Scope) -> Refusal:
+def _as_refusal(error: Exception, scope: Scope, tools_url: str) -> Refusal:
     """The refusal for an error before any operation began."""
     match error:
         case exceptions.NotFound():
-            return NoSuchRoute()
+            is_of_tools = tools_url and scope["path"] in TOOL_PATHS
+            also = f" The tool server is at {tools_url}{scope['path']}." if is_of_tools else ""
+            return NoSuchRoute(also)
         case exceptions.MethodNotAllowed(valid_methods=methods):
             return MethodNotAllowed(scope["method"], ", ".join(sorted(methods or ())))
         case exceptions.RequestEntityTooLarge():

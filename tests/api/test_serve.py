@@ -57,7 +57,10 @@ def test_the_tool_server_stands_beside_the_api(tmp_path: Path, words: list[str])
             trust_env=False,
         )
         assert got.json()["result"]["structuredContent"]["failed_check"] == "syntax"
-        assert httpx.get(f"{service.url}/mcp", trust_env=False).status_code == 404
+        for path in ("/mcp", "/mcp/all"):
+            elsewhere = httpx.post(f"{service.url}{path}", trust_env=False)
+            assert elsewhere.status_code == 404
+            assert f"The tool server is at {tools_url}{path}." in elsewhere.json()["action"]
         service.stop()
 
 
