@@ -23,6 +23,7 @@ from ..jobs.rules import callback_headers
 from ..setting_values import Bind
 from ..settings import Settings
 from ..terminal import plain
+from .remote.http_responses import reason_of
 from .runner import run
 from .shell.options import read_bind_option
 
@@ -202,6 +203,6 @@ async def _pass_on(callback: Callback, client: httpx.AsyncClient, forward: str) 
             ) as response:
                 return response.status_code
         except httpx.HTTPError as error:
-            words = " ".join(str(error).split()) or type(error).__name__
+            words = " ".join(reason_of(error).split())
             raise NotACallback(502, f"{forward} cannot be reached: {words}") from None
     raise NotACallback(504, f"{forward} gave no answer within {FORWARD_S:.0f} s")

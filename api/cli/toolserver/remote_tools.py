@@ -18,7 +18,7 @@ from ...mcp.tools import COUNTED, READING, Tool, wide_tools
 from ...operations.operation import JSON, OperationReply, StreamedParts
 from ...operations.verify import EMAILS_MAX
 from ..cleaning.passes import PATIENCE_S
-from ..remote.http_responses import read_error_body
+from ..remote.http_responses import read_error_body, reason_of
 from ..remote.open_requests import BATCH_OCTETS_MAX, read_whole
 from ..remote.service import TIMEOUT, check_server, on_this_machine
 from ..remote.source import open_remote_source
@@ -101,7 +101,7 @@ class _Service(msgspec.Struct, frozen=True):
                     return self._checked(await tool.answer_of(taken, reply))
         except httpx.RequestError as error:
             raise CommandError(
-                f"The service at {self.url} cannot be reached ({str(error) or type(error).__name__}). "
+                f"The service at {self.url} cannot be reached ({reason_of(error)}). "
                 "See that it runs and that MAILPROBE_SERVER or --server is right, then call again."
             ) from error
 

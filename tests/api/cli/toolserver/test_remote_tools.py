@@ -99,10 +99,14 @@ async def test_an_answer_of_another_program_is_a_failure(autojump_clock, words: 
 
 
 async def test_a_service_that_is_away_is_a_failure(autojump_clock):
-    def refuse(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("refused")
+    """An error without a text, such as that of a failed handshake, has that of its cause."""
+    for error in (httpx.ConnectError("refused"), httpx.ConnectError("")):
+        error.__cause__ = OSError("refused")
 
-    await _fails(refuse, "cannot be reached (refused). See that it runs")
+        def refuse(request: httpx.Request, error: Exception = error) -> httpx.Response:
+            raise error
+
+        await _fails(refuse, "cannot be reached (refused). See that it runs")
 
 
 async def test_an_answer_on_many_lines_is_written_on_one(autojump_clock):
