@@ -176,7 +176,7 @@ def clean(
         from ..listfile.survey import known_encoding
         from .cleaning.outputs import Order
 
-        open_source, is_local = _source(
+        open_source, is_local, asks_hosts = _source(
             server, key, live=live, asks_hosts=not no_smtp, bounces=bounces
         )
         fields = _fields(columns, is_short=short)
@@ -190,7 +190,7 @@ def clean(
             source, target, ReadOptions(**reading), resume, _schedule(recheck, recheck_after, patience, is_patient=not strict_clocks),
             _selection(only, dedupe=dedupe), split, suggest, force,
             None if report is None else Path(os.path.realpath(report)),
-            fields, short, each, formulas,
+            fields, short, each, formulas, asks_hosts,
         )  # fmt: skip
     raise_open_files()
     _run(order, open_source, is_local=is_local)
@@ -303,8 +303,8 @@ def _source(
     live: bool = False,
     asks_hosts: bool = True,
     bounces: Path | None = None,
-) -> "tuple[OpenSource, bool]":
-    """The source that the options or the settings name, and whether it is an engine here.
+) -> "tuple[OpenSource, bool, bool]":
+    """The source that the options or the settings name, whether it is an engine here and asks mail hosts.
 
     Raises Misuse and WrongSetting. A key in the settings is no reason to use a service.
     """
@@ -319,11 +319,11 @@ def _source(
     if (service := named_service(server, key, settings, bounces)) is None:
         engine = replace(settings.engine, asks_hosts=asks_hosts and settings.engine.asks_hosts)
         bounced = _bounced_in(bounces)
-        return _OwnEngineOpener(engine, bounced), True
+        return _OwnEngineOpener(engine, bounced), True, engine.asks_hosts
     from .remote.source import open_remote_source
 
     way: Way = "live" if live else "best"
-    return (lambda: open_remote_source(*service, way, asks_hosts=asks_hosts)), False
+    return (lambda: open_remote_source(*service, way, asks_hosts=asks_hosts)), False, asks_hosts
 
 
 def _bounced_in(path: Path | None) -> Mapping[str, str]:

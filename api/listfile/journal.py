@@ -20,6 +20,10 @@ name: a later write replaces it only if it is still the same file.
 
     {"written":[2049,131,5120,1750000000000000000],"crc":…}
 
+A line stands where a run begins that asks no mail host, and where one goes on that does:
+
+    {"asks_hosts":false,"crc":…}
+
 The file is locked while a run uses it.
 """
 
@@ -88,12 +92,19 @@ class WrittenFile(msgspec.Struct, frozen=True):
     written: Stamp
 
 
-Record = RowResult | SentRequest | SentList | WrittenFile
+class HostsAsked(msgspec.Struct, frozen=True):
+    """Whether mail hosts are asked for the answers that follow; they are without such a line."""
+
+    asks_hosts: bool
+
+
+Record = RowResult | SentRequest | SentList | WrittenFile | HostsAsked
 # By the begin of its line; any other is an answer.
 KINDS: dict[bytes, type[Record]] = {
     b'{"key"': SentRequest,
     b'{"list"': SentList,
     b'{"written"': WrittenFile,
+    b'{"asks_hosts"': HostsAsked,
 }
 
 
@@ -111,6 +122,8 @@ class Journal:
         self.sent: list[SentRequest | SentList] = []
         self.has_sent = False
         self.written: set[Stamp] = set()  # the output files, of this run and earlier ones
+        # Of what is appended next, and in answers() of the answer that it yields.
+        self.asks_hosts = True
 
     def append(self, result: RowResult) -> int:
         """Append an answer and return its offset. CannotWrite leaves no torn line."""
@@ -127,6 +140,12 @@ class Journal:
         """Record an output file that is about to get its name."""
         self._write_checked(WrittenFile(stamp))
         self.written.add(stamp)
+
+    def record_hosts_asked(self, asks_hosts: bool) -> None:
+        """Record whether mail hosts are asked from now on, where that changes."""
+        if asks_hosts != self.asks_hosts:
+            self._write_checked(HostsAsked(asks_hosts))
+            self.asks_hosts = asks_hosts
 
     def _write_checked(self, record: Record) -> None:
         line = msgspec.json.encode(record)[:-1]
@@ -153,6 +172,7 @@ class Journal:
     def answers(self) -> Iterator[tuple[int, RowResult]]:
         """Every stored answer with its offset; reads all else that is recorded anew."""
         self.damaged = self.early_ends = 0
+        self.asks_hosts = True
         open_sent = _OpenSent()
         with open(self.descriptor, "rb", closefd=False) as file:
             file.seek(0)
@@ -164,6 +184,8 @@ class Journal:
                         yield offset, result
                     case WrittenFile(written):
                         self.written.add(written)
+                    case HostsAsked(asks_hosts):
+                        self.asks_hosts = asks_hosts
                     case None if line == EARLY_END:
                         self.early_ends += 1
                     case None:

@@ -36,6 +36,7 @@ OUTCOMES = {
     "nomx": Outcome.NO_MX,
     "resolver": Outcome.RESOLVER_FAILED,
     "blocked": Outcome.SMTP_BLOCKED,
+    "unasked": Outcome.NOT_ASKED,
     "catchall": Outcome.CATCH_ALL,
     "nobody": Outcome.UNDELIVERABLE,
     "full": Outcome.MAILBOX_FULL,
@@ -116,7 +117,8 @@ class FakeSource:
 
     def _answer_about(self, place: int, text: str, evidence: Evidence | None) -> Answer:
         if self.retry_s is None:
-            return Answer(place, verdict_of(text), evidence)
+            cause = VerdictCause("not_asked", None) if text.startswith("unasked") else None
+            return Answer(place, verdict_of(text), evidence, cause)
         verdict = verdict_of(f"slow+{text}")
         unknown = msgspec.structs.replace(verdict, email=text)
         cause = VerdictCause("host_budget", "host")

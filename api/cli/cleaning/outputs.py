@@ -55,6 +55,7 @@ class Order(Struct, frozen=True):
     come_first: bool = False  # before the list's own columns
     each: bool = False  # a row for each address of a cell
     formulas: Formulas = "guard"
+    asks_hosts: bool = True
 
     @property
     def looks(self) -> Looks:

@@ -26,7 +26,7 @@ from ...results.lights import ANSWERED, WORDS
 from ...results.row_result import RowResult, row_result
 from ...terminal import plain
 from ..source import ACCOUNT, AnswerSource, PatientSource, in_request_order
-from .addresses import FINAL, TOGETHER_S, DistinctAddresses, first_of_domains
+from .addresses import FINAL, NOT_VERIFIED, TOGETHER_S, DistinctAddresses, first_of_domains
 from .earlier_refusals import EarlierRefusals
 from .early_end import FailuresInARow, is_failure
 from .waiting import clock, words_of_results
@@ -42,6 +42,8 @@ DOUBLINGS_MAX = 16  # of these limits, one for each earlier run that ended early
 WAITS_S = (60.0, 120.0, 240.0, 480.0, 960.0, 1800.0)
 PATIENCE_S = 900.0  # of a list at the command line
 ANSWER_RECENT_S = 3600.0  # an answer of an earlier run shows for so long that hosts are reached
+
+NOT_ASKED: Reason = "not_asked"
 
 # Reasons of results that may wait for their mail host.
 WAITED_FOR: tuple[Reason, ...] = (
@@ -110,6 +112,7 @@ class Passes(Struct):
     show: ShowProgress = no_progress
     now: Callable[[], float] = time.time
     write: Callable[[], None] | None = None
+    asks_hosts: bool = True
     counts: ResultCounts = field(default_factory=ResultCounts)
     asked: int = 0  # answers in this run
     earlier: EarlierRefusals | None = None  # what mail hosts have refused to an earlier run
@@ -121,13 +124,16 @@ class Passes(Struct):
     )
 
     def replay(self) -> None:
-        """Load the answers of an earlier run."""
+        """Load the answers of an earlier run. One without mail hosts has not answered where they are asked now."""
         since = self.now() - ANSWER_RECENT_S
-        reached = False
+        reached, left_out = False, set[int]()
         self.earlier = EarlierRefusals(ACCOUNT, self.now)
         for offset, result in self.journal.answers():
             self.earlier.add(result)
-            if result.email in self.addresses.numbers:
+            if (number := self.addresses.numbers.get(result.email)) is not None:
+                if self.asks_hosts and not self.journal.asks_hosts and result.reason == NOT_ASKED:
+                    left_out.add(number)
+                    continue
                 self._record(offset, result)
                 reached = reached or (result.reason in ANSWERED and result.answered_at >= since)
         more = 2 ** min(self.journal.early_ends, DOUBLINGS_MAX)
@@ -139,6 +145,11 @@ class Passes(Struct):
             print_error(
                 f"{self.journal.damaged:,} {lines} damaged in {self.journal.name} and ignored; "
                 "their addresses are verified again"
+            )
+        self.journal.record_hosts_asked(self.asks_hosts)
+        if again := sum(self.addresses.offsets[number] == NOT_VERIFIED for number in left_out):
+            print_error(
+                f"the earlier run asked no mail host; {again:,} of its answers are asked for again"
             )
 
     async def run(self, source: AnswerSource) -> None:

@@ -66,7 +66,9 @@ def clean_list(
             open_journal(order.journal, header, resume=order.resume) as journal,
             _kept_for_later(order, journal, addresses, resume_command),
         ):
-            passes = Passes(addresses, journal, order.recheck, show_progress)
+            passes = Passes(
+                addresses, journal, order.recheck, show_progress, asks_hosts=order.asks_hosts
+            )
             passes.replay()
             writer = OutputWriter(order, source, passes, standard_output, started, show_summary)
             if order.output is not None:

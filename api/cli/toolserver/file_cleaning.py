@@ -196,6 +196,7 @@ def _order(taken: CleanArguments, patience_s: float) -> Order:
     return Order(
         path, output_path(path), reading, taken.resume, Recheck(taken.recheck, patience_s=patience_s),
         Selection(lights, dedupe=taken.dedupe), suggest=taken.suggest, force=taken.overwrite,
+        asks_hosts=taken.smtp,
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from msgspec.structs import replace
 
 from mailprobe.api.cli.cleaning.outputs import Order, output_path
 from mailprobe.api.cli.cleaning.run import clean_list
@@ -229,6 +230,28 @@ def test_a_source_that_fails_loses_no_answer(tmp_path: Path) -> None:
     assert not set(first.asked) & set(second.asked)
     assert len(rows_of(tmp_path / "list.verified.csv")) == 6
     assert names_in(tmp_path) == ["list.csv", "list.verified.csv"]
+
+
+@pytest.mark.parametrize("asks_hosts", [False, True])
+def test_what_a_run_without_mail_hosts_left_to_them_is_asked_where_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asks_hosts: bool
+) -> None:
+    """Where hosts are asked in both runs, their owner wishes not to be: that answer stays."""
+    path = written(tmp_path / "list.csv", "email\nunasked@a.test\nnomx@b.test\nann@c.test\n")
+    order = Order(path, output_path(path), asks_hosts=asks_hosts)
+    with pytest.raises(CommandError, match="2 of 3 addresses are answered and kept"):
+        clean(order, FakeSource(fail_after=2))
+    for source in (
+        FakeSource(fail_after=0),
+        again := FakeSource(fail_after=1),
+        last := FakeSource(),
+    ):
+        with suppress(CommandError):
+            clean(replace(order, resume=True, asks_hosts=True), source)
+    asked = ["unasked@a.test", "ann@c.test"][asks_hosts:]
+    assert (again.asked, last.asked) == (asked[:1], asked[1:])
+    said = "the earlier run asked no mail host; 1 of its answers are asked for again"
+    assert capsys.readouterr().err.count(said) == (0 if asks_hosts else 2)
 
 
 def test_results_lost_from_a_damaged_journal_are_verified_again(
