@@ -1,5 +1,10 @@
-"""Extends the leases of all chunks that a process holds by one call of the store."""
+"""Extends the leases of all chunks that a process holds by one call of the store.
 
+A list that is paused, cancelled or deleted ends the claims of all its chunks: that is one line of the log.
+"""
+
+import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 
@@ -11,6 +16,9 @@ from mailprobe.storage.list_records import ListClaim
 # Chunks that are due for an extension within this time share one call: with 50 chunks a call each
 # two seconds instead of twelve a second. A worker counts on a lease that is shorter by as much.
 SHARED_S = 2.0
+
+
+log = logging.getLogger("mailprobe.lists")
 
 
 class LeaseExtension:
@@ -27,6 +35,7 @@ class LeaseExtension:
         self._shared_until = -inf
         self._are_held: dict[tuple[str, int], bool | None] = {}  # of the last call
         self._failure: StoreUnavailable | None = None  # of the last call
+        self._stopped: set[str] = set()  # lists of which claims had ended by the last call
 
     async def extend(self, claim: ListClaim) -> bool:
         """Extend this claim with all others, if the last call is old; False if it has ended.
@@ -52,9 +61,26 @@ class LeaseExtension:
             are_held = await self._extend_all(claims)
         except StoreUnavailable as error:
             are_held, failure = [False] * len(claims), error
+        if failure is None:
+            self._note_stopped(claims, are_held)
         self._are_held = dict(zip(map(_key, claims), are_held, strict=True))
         self._failure = failure
         self._shared_until = began_at + SHARED_S
+
+    def _note_stopped(self, claims: Sequence[ListClaim], are_held: Sequence[bool | None]) -> None:
+        ended = Counter(
+            claim.list.id
+            for claim, is_held in zip(claims, are_held, strict=True)
+            if is_held is False
+        )
+        for list_id in (
+            ended.keys() - self._stopped
+        ):  # some chunks are told only after the next call
+            log.info(
+                "work on a list stopped: list=%s chunks=%d why=%s",
+                list_id, ended[list_id], "it does not run any more, or another process has them",
+            )  # fmt: skip
+        self._stopped = set(ended)
 
 
 def _key(claim: ListClaim) -> tuple[str, int]:

@@ -109,6 +109,7 @@ class ListQueue:
             extend=self._extension.extend,
             attempt=self._work,
             name_of=lambda claim: claim.name,
+            logs_ended=True,
         )
         self.worker: Worker[ListClaim] = Worker(queue, chance=rng.random)
 

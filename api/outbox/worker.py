@@ -85,6 +85,7 @@ class HeldClaim(Struct, Generic[T], eq=False):
     item: T
     attempt: trio.CancelScope
     extension: trio.CancelScope = field(default_factory=trio.CancelScope)
+    has_ended: bool = False  # as `extend` said
 
 
 class Batch(Struct, Generic[T]):
@@ -112,7 +113,8 @@ class WorkQueue(Struct, Generic[T], frozen=True):
     Items with the same `ordered_by` are attempted one after another, in the order of the
     claim; the next batch is then claimed only when this one has ended. `after_bug` returns
     the result of an item that failed because of a bug, or None to repeat it after its lease.
-    `backoff` is the worker's own, after a batch with a general failure.
+    `backoff` is the worker's own, after a batch with a general failure. With `logs_ended` the
+    queue itself logs that claims have ended.
     """
 
     name: str  # plural, for the log
@@ -124,6 +126,7 @@ class WorkQueue(Struct, Generic[T], frozen=True):
     ordered_by: Callable[[T], str] | None = None
     after_bug: Callable[[T], AttemptResult | None] | None = None
     backoff: Backoff | None = None
+    logs_ended: bool = False
 
 
 class Worker(Generic[T]):
@@ -296,7 +299,8 @@ class Worker(Generic[T]):
             log_fault(self._queue.attempt)
             self._warn(held, "attempt failed", "a bug, logged above")
             return self._queue.after_bug(held.item) if self._queue.after_bug else None
-        self._warn(held, "attempt not finished", "its lease has ended")
+        if not (held.has_ended and self._queue.logs_ended):
+            self._warn(held, "attempt not finished", "its lease has ended")
         return None
 
     async def _record(self, held: HeldClaim[T], result: AttemptResult) -> None:
@@ -317,6 +321,7 @@ class Worker(Generic[T]):
                 asked_at = trio.current_time()
                 try:
                     if not await self._queue.extend(held.item):
+                        held.has_ended = True
                         held.attempt.cancel()
                         return
                 except StoreUnavailable as error:

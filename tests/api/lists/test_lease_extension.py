@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,10 @@ class Held(Struct, frozen=True):
 
     name: str
     fence: int = 1
+
+    @property
+    def list(self) -> Any:
+        return SimpleNamespace(id=self.name)
 
 
 @dataclass
