@@ -372,7 +372,7 @@ async def check_store(database: str, secret_key: bytes | None) -> Check:
     from mailprobe.storage.contract import StoreUnavailable
 
     if not is_postgres(database):
-        return check_database(database)
+        return check_database(database, secret_key)
     try:
         async with open_store(database, secret_key=secret_key) as store:
             await store.check()
@@ -381,18 +381,21 @@ async def check_store(database: str, secret_key: bytes | None) -> Check:
     return DATABASE.ok(f"{shown(database)} answers")
 
 
-def check_database(database: str) -> Check:
+def check_database(database: str, secret_key: bytes | None = None) -> Check:
     """Check that a service can use the database file or create it; leaves nothing behind."""
     from mailprobe.storage import schema_state
     from mailprobe.storage.contract import StoreUnavailable
 
     path = Path(database).absolute()
+    key = path.with_name(f"{path.name}.key")
     if not path.parent.exists() and Path(database).parent != DEFAULT_FOLDER:
         return DATABASE.failed("no folder", f"{path.parent} does not exist")
     folder = next(parent for parent in path.parents if parent.exists())
     try:
         if path.exists():
             path.open("r+b").close()
+        if secret_key is None and key.exists():
+            key.open("rb").close()
         with tempfile.TemporaryFile(dir=folder) as trial:  # SQLite writes beside the file too
             trial.write(b"x")
     except OSError as error:

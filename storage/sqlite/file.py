@@ -67,6 +67,14 @@ UNAVAILABLE = {
     sqlite3.SQLITE_PROTOCOL,
     sqlite3.SQLITE_READONLY,
 }
+# What to do about an error of the system, by its number, or of SQLite, by its code below 0.
+HINTS = dict.fromkeys(
+    (
+        *(errno.EACCES, errno.EPERM, errno.EROFS),
+        *(-sqlite3.SQLITE_PERM, -sqlite3.SQLITE_READONLY, -sqlite3.SQLITE_CANTOPEN),
+    ),
+    "; see that this user may read and write it, its key and its folder",
+)
 
 
 def code_of(error: BaseException) -> int:
@@ -88,16 +96,17 @@ def as_unavailable(error: BaseException, path: Path) -> StoreUnavailable:
         return type(error)(*error.args)
     if code_of(error) in BROKEN:
         return StoreBroken(f"{path} is damaged or no database: {error}")
-    kind = StoreFull if _is_full(error, path) else StoreUnavailable
-    return kind(f"{path} cannot be used just now: {_reason(error, path)}")
+    return (StoreFull if _is_full(error, path) else StoreUnavailable)(
+        f"{path} cannot be used: {_reason(error, path)}"
+    )
 
 
 def _reason(error: BaseException, path: Path) -> str:
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.strerror}: {error.filename}"
+        return f"{error.strerror}: {error.filename}{HINTS.get(error.errno or 0, '')}"
     if code_of(error) == sqlite3.SQLITE_IOERR and _is_full(error, path):
         return f"{error}, because the disk is full"
-    return str(error)
+    return f"{error}{HINTS.get(-code_of(error), '')}"
 
 
 def _is_full(error: BaseException, path: Path) -> bool:

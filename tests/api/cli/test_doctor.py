@@ -454,6 +454,17 @@ async def test_a_database_of_a_newer_version_fails_the_check(tmp_path):
     assert (check.status, "newer version" in check.found) == ("failed", True)
 
 
+async def test_a_key_of_the_database_that_cannot_be_read_fails_the_check(tmp_path):
+    """It was said to be fine, and the service did not start without the key."""
+    path, key = tmp_path / "mailprobe.db", tmp_path / "mailprobe.db.key"
+    async with open_store(str(path), secret_key=bytes(32)):
+        pass
+    key.mkdir()  # root may read any file
+    check = check_database(str(path))
+    assert (check.status, str(key) in check.found) == ("failed", True)
+    assert check_database(str(path), bytes(32)).status == "ok"
+
+
 @pytest.mark.parametrize("place", ["file/x.db", "folder", "/proc/none/x.db", "missing/x.db"])
 def test_a_database_that_cannot_be_written(tmp_path, place):
     (tmp_path / "file").write_text("")

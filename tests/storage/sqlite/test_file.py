@@ -266,8 +266,11 @@ async def test_a_store_without_permission_to_write_is_unavailable(clock: Clock):
     try:
         await opened(path)
         folder.chmod(0o555)
-        locked = f"StoreUnavailable {path} cannot be used just now: Permission denied: {path}.lock"
-        assert await output_of("check as nobody", path) == locked
+        locked = await output_of("check as nobody", path)
+        assert locked == (
+            f"StoreUnavailable {path} cannot be used: Permission denied: {path}.lock; see that this "
+            "user may read and write it, its key and its folder"
+        )
         folder.chmod(0o777)
         (folder / "mailprobe.db.lock").chmod(0o666)
         path.chmod(0o444)
