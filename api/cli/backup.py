@@ -33,6 +33,8 @@ def backup(file: Path, force: bool) -> None:
     from ..listfile.replacing import replacing_by_name
 
     database, given_key = _database()
+    if str(file) == "-":
+        raise Misuse("FILE is -: a backup is checked as a file; name one")
     if file.absolute() in _files_of(database):
         raise Misuse(f"{file} belongs to the database itself; name another file")
     if file.exists() and not file.is_file():
@@ -63,7 +65,7 @@ def restore(file: Path, force: bool) -> None:
 
     database, given_key = _database()
     if not file.is_file():
-        raise Misuse(f"{file} is not there or no file")
+        raise Misuse(f"{file} is {'not a file' if file.exists() else 'not there'}")
     if backups.is_there(database) and not force:
         raise Misuse(
             f"there is a database at {database.absolute()}; --force replaces it, and what it holds"
@@ -95,6 +97,8 @@ def _database() -> tuple[Path, bytes | None]:
             "MAILPROBE_DATABASE is a postgresql:// URL: use pg_dump and pg_restore, and keep"
             " MAILPROBE_SECRET_KEY beside the dump, without which it cannot be read"
         )
+    if Path(database).is_dir():
+        raise CommandError(f"{database} is a directory, not a database file")
     return Path(database), settings.secret_key
 
 

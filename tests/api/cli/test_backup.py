@@ -114,6 +114,19 @@ def test_a_start_makes_a_database_of_a_backup_that_was_copied(
     assert trio.run(whose) == "ann@shop.test"
 
 
+def test_a_place_that_holds_no_file_is_refused(
+    run_cli: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made("ann@shop.test")
+    one_line(run_cli("backup", "kept.db"), 0)
+    assert "FILE is -" in one_line(run_cli("backup", "-"), 2)
+    assert not Path("-").exists()
+    assert "data is not a file" in one_line(run_cli("restore", "data"), 2)
+    assert "missing.db is not there" in one_line(run_cli("restore", "missing.db"), 2)
+    monkeypatch.setenv("MAILPROBE_DATABASE", "data")
+    assert "data is a directory" in one_line(run_cli("restore", "--force", "kept.db"), 1)
+
+
 def test_nothing_is_replaced_without_force(run_cli: Callable[..., Result]) -> None:
     made("ann@shop.test")
     one_line(run_cli("backup", "kept.db"), 0)
