@@ -257,6 +257,8 @@ def _files(input_: str, output: str | None) -> tuple[Path | None, Path | None]:
     from ..listfile.writer import check_ending
     from .cleaning.outputs import output_path
 
+    if not input_:
+        raise Misuse("INPUT is empty; name a file")
     source = None if input_ == "-" else Path(input_)
     if source is not None and not source.name:
         raise Misuse(f"{input_} is a directory; name a file")

@@ -29,7 +29,7 @@ BATCH_OCTETS = 8 * 1024 * 1024  # of texts and payloads; long ones reach it befo
 def open_source(path: Path) -> Iterator["MigrationSource"]:
     """Lock and open the source. Raises StoreBroken (DatabaseInUse if it is in use), StoreUnavailable."""
     if not path.is_file():
-        raise StoreBroken(f"{path} is not there or no file")
+        raise StoreBroken(f"{path} is not there, or not a file")
     with unserved(path):
         db = connect_to_read(path)
         try:

@@ -60,7 +60,7 @@ def back_up(database: Path, target: Path, given_key: bytes | None, *, now: datet
     a key that is missing or another database's, StoreUnavailable; the target is of no use then.
     """
     if not database.is_file():
-        raise StoreBroken(f"{database} is not there or no file: there is nothing to back up")
+        raise StoreBroken(f"{database} is not there, or not a file: there is nothing to back up")
     _check_ours(database, APPLICATION_ID)
     key = read_key_file(database) if given_key is None else None
     with explain_error(database):

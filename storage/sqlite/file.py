@@ -246,7 +246,7 @@ def connect_to_read(path: Path) -> sqlite3.Connection:
     Raises StoreBroken, StoreUnavailable.
     """
     if not path.is_file():
-        raise StoreBroken(f"{path} is not there or no file")
+        raise StoreBroken(f"{path} is not there, or not a file")
     with explain_error(path):
         db = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro",

@@ -38,7 +38,8 @@ def open_standard_streams() -> None:
             stream = os.fdopen(descriptor, mode, encoding="utf-8", closefd=False)
             setattr(sys, name, stream)
     for stream in (sys.stdout, sys.stderr):
-        if stream.errors == "strict" and hasattr(stream, "reconfigure"):
+        # In the locale C without UTF-8 it is surrogateescape, which escapes nothing that is written.
+        if stream.errors in ("strict", "surrogateescape") and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 

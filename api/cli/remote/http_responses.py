@@ -53,7 +53,7 @@ def reason_of(error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         if words := str(cause):
-            return words
+            return re.sub(r"^\[Errno -?[0-9]+\] ", "", words)
         cause = cause.__cause__ or cause.__context__
     return type(error).__name__
 

@@ -502,6 +502,7 @@ def test_a_disk_that_fills_while_the_output_is_written(tmp_path: Path) -> None:
     ("name", "octets"),
     [
         ("none.csv", None),
+        ("", None),
         ("empty.csv", b""),
         ("binary.csv", bytes(range(256))),
         ("plain.csv", b"a,b\n1,2\n"),
@@ -519,6 +520,7 @@ def test_bad_input_gets_one_line_and_leaves_nothing(
         code, out, err = child.end()
     assert (code, out) == (2, "")
     assert err.startswith("mailprobe: ")
+    assert "mailprobe:  " not in err  # an empty name
     assert err.count("\n") == 1
     assert err.strip().isprintable()
     assert names_in(tmp_path) == before

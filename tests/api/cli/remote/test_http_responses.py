@@ -14,3 +14,5 @@ def test_an_error_without_words_has_those_of_its_cause() -> None:
     assert "wrong version number" in reason_of(refused)
     assert reason_of(httpx.ConnectError("Connection refused")) == "Connection refused"
     assert reason_of(httpx.ReadTimeout("")) == "ReadTimeout"
+    unknown = httpx.ConnectError("[Errno -2] Name or service not known")
+    assert reason_of(unknown) == "Name or service not known"
