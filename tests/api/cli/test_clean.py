@@ -233,7 +233,7 @@ def test_a_source_that_fails_loses_no_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("asks_hosts", [False, True])
-def test_what_a_run_without_mail_hosts_left_to_them_is_asked_where_they_are(
+def test_a_run_that_asks_mail_hosts_asks_what_one_without_them_has_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], asks_hosts: bool
 ) -> None:
     """Where hosts are asked in both runs, their owner wishes not to be: that answer stays."""
