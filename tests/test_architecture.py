@@ -35,7 +35,8 @@ ANY_LINES = {"api": 67, "storage": 37}
 
 # Lower a number when it shrinks, never raise one. A new store method is a function in one place.
 FIGURES_MAX = {
-    "statements of the probing core": 8_461,
+    "statements of api, engine and storage": 45_157,
+    "statements of the probing core": 8_460,
     "foreign writes in it": 0,
     "files in its import circles": 0,
     "guards against calls during a step": 0,
@@ -43,7 +44,7 @@ FIGURES_MAX = {
     "methods of its largest class": 24,
     "attributes of its largest class": 15,
     "files of storage": 75,
-    "statements of storage": 5_907,
+    "statements of storage": 5_860,
     "store commands": 17,
     "places of a plain store method": 1,
     "heads of modules that begin with a question word": 4,

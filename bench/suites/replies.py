@@ -223,4 +223,4 @@ def read_all(rules: Rules, replies: Sequence[SmtpReply]) -> None:
 def read_afresh(rules: Rules, replies: Sequence[SmtpReply], times: int) -> None:
     """Classify the replies `times` times by rules with an empty cache."""
     for _ in range(times):
-        read_all(rules.forgetful(), replies)
+        read_all(Rules(rules.table), replies)

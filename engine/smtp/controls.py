@@ -262,9 +262,6 @@ class KnownAddresses(Struct, eq=False):
         self._postmaster_refused_at = now
 
 
-_first_record = partial(dict.fromkeys, Treatment, RECORD_FIRST)
-
-
 class RefusalRecord(Struct, eq=False):
     """How many recipients one host has refused, and after how many it was seen to judge."""
 
@@ -275,8 +272,13 @@ class RefusalRecord(Struct, eq=False):
     _doubted_since: float = inf  # a refusal that was not confirmed, until a recipient is accepted
     # Most refusals within COUNTED_S after which it accepted somebody, and refused somebody.
     # For requests a refused control counts, too: else each one would need another.
-    in_all: dict[Treatment, int] = field(default_factory=_first_record)
-    in_session: dict[Treatment, int] = field(default_factory=_first_record)  # the same in one
+    in_all: dict[Treatment, int] = field(
+        default_factory=lambda: dict.fromkeys(Treatment, RECORD_FIRST)
+    )
+    # The same in one session.
+    in_session: dict[Treatment, int] = field(
+        default_factory=lambda: dict.fromkeys(Treatment, RECORD_FIRST)
+    )
     _controlled: int = RECORD_FIRST
     _session_controlled: int = RECORD_FIRST
 
