@@ -216,8 +216,8 @@ def test_bounces_that_a_list_was_cleaned_with_do_not_show_that_mail_was_sent() -
     made = score(rows, kinds, frozenset({"GREEN_LIGHT"}))
     assert (made.not_sent, made.bounced_not_sent, made.bounced_before) == (2, 1, 1)
     noted = notes(made, Bounces(kinds))
-    assert "1 of them bounced, so mail was sent to them after all" in noted
-    assert any(note.startswith("1 bounces are older than the cleaned list") for note in noted)
+    assert "1 of them bounced, so mail was sent to it after all" in noted
+    assert any(note.startswith("1 bounce is older than the cleaned list") for note in noted)
 
 
 def test_an_interval_is_wilsons() -> None:
