@@ -27,7 +27,7 @@ from .controls import CHANGED_RULE, CHANGED_S, UNCONFIRMED_RULE
 from .egress.hosts import EgressHosts
 from .egress.overview import HostOverview
 from .egress.relief import EgressRelief, Relieved
-from .host.catchall_tests import continue_test, refused_as_unknown
+from .host.catchall_tests import continue_test, leave_host, refused_as_unknown
 from .host.host import Host, HostEgress
 from .operators import MailOperators
 from .probe import AWAITS_EGRESS, EGRESS_OUT_RULE, NO_EGRESS_RULE, Cause, Probe
@@ -171,7 +171,7 @@ class Probing:
         self.address_lookups.drop(probe)
         host: Host | None = probe.target.host
         if host is not None:
-            probe.target.leave_host()
+            leave_host(probe)
             self.turn.mark_freed(host)
         if relieved.way is None:
             relief.held.hold(successor)
@@ -282,7 +282,7 @@ class Probing:
 
     def next_exchange(self, probe: Probe) -> None:
         """Try its next exchange, or the first; without one it is settled."""
-        probe.target.leave_host()
+        leave_host(probe)
         if self.withdrawn(probe):
             return
         while probe.target.place + 1 < len(probe.target.exchanges):

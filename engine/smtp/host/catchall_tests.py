@@ -11,6 +11,7 @@ from ..catchall import (
 )
 from ..controls import CHANGED_RULE, UNCONFIRMED_RULE, Treatment
 from ..leases.name_claims import ELSEWHERE_S
+from ..probe import Probe
 from ..tolerance.host import list_wait_s
 from ..tolerance.limits import Kind
 from .host import Host
@@ -67,11 +68,20 @@ def refused_as_unknown(host: Host, domain: DomainAcceptance) -> None:
     host.egress.domains.note_refused(host.identity.key, now)
 
 
+def leave_host(probe: Probe) -> None:
+    """The probe goes elsewhere. If it was to carry its domain's test, another one does."""
+    probe.target.leave_host()
+    if probe.result.accepted:
+        continue_test(probe.target.domain)
+
+
 def continue_test(domain: DomainAcceptance) -> Host | None:
-    """An accepted probe is settled. If it was to carry the test, another one does, at this host."""
-    if not domain.awaiting or domain.testing:
-        return None
-    hosts = (each.target.host for each in domain.awaiting if not each.settled)
+    """An accepted probe of the domain is gone. If it was to carry the test, another one does.
+
+    Returns the host at which it does.
+    """
+    awaiting = () if domain.testing else domain.awaiting
+    hosts = (each.target.host for each in awaiting if not each.settled)
     host: Host | None = next(filter(None, hosts), None)
     if host is not None:
         repeat_test(host, domain)
@@ -88,12 +98,12 @@ def repeat_test(host: Host, domain: DomainAcceptance) -> None:
     half_s = host.egress.settings.probe_s / 2
     while (again := domain.pop_carrier()) is not None:
         its_host: Host = again.target.host  # counterparts share their domains
-        domain.begin_test()  # if it is settled instead, the next one follows here
+        domain.begin_test()  # if it is settled, or goes elsewhere, the next one follows here
         # If time is short, addresses that were not sent yet go first.
         is_short = not again.deferred_start and again.clock.deadline - host.now() <= half_s
         its_host.waiting.requeue(again, last=is_short)
         domain.withdraw_test()
-        if not again.settled:
+        if not its_host.waiting.is_gone(again):
             if its_host is not host:
                 its_host.staff()
             return

@@ -5,7 +5,7 @@ connection fails, the host failed, and every waiting probe fails over at once.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import zip_longest
+from itertools import filterfalse, zip_longest
 
 import trio
 from msgspec import Struct, field
@@ -219,9 +219,11 @@ class ConnectionOpener(Struct, eq=False):
         return greeted
 
     def _must_fail_over(self, probe: Probe) -> bool:
-        if self._host.waiting.is_gone(probe) or probe.target.next_exchange is None:
-            return False
-        return probe.clock.deadline < self._now() + self._host.clocks.read_s + NEXT_EXCHANGE_S
+        return (
+            probe.target.next_exchange is not None
+            and not self._host.waiting.is_gone(probe)
+            and probe.clock.deadline < self._now() + self._host.clocks.read_s + NEXT_EXCHANGE_S
+        )
 
     def _host_at_limit(self) -> None:
         """The other connections go on; this one was one too many."""
@@ -263,9 +265,7 @@ class ConnectionOpener(Struct, eq=False):
         self, address: str, cause: Cause, lines: Sequence[tuple[float, bool, str]]
     ) -> None:
         """Count the failed attempt at this address for every waiting probe."""
-        for probe in list(self._host.waiting):
-            if self._host.waiting.is_gone(probe):
-                continue
+        for probe in filterfalse(self._host.waiting.is_gone, list(self._host.waiting)):
             probe.attempts.fail_connection(cause)
             if probe.notes is not None:
                 probe.notes.tried.append(

@@ -1,14 +1,17 @@
 """When a random address is sent: only where its answer decides."""
 
 import pytest
+import trio
 
 from mailprobe.bench.world.fake_network import open_fake_network
+from mailprobe.bench.world.faults import StaySilent
 from mailprobe.bench.world.host_profiles import NO_PIPELINING
 from mailprobe.bench.world.mail_host import MailHost
 from tests.engine.engine_runs import (
     CATCH_ALL,
     UNDELIVERABLE,
     fields_of,
+    knowns,
     open_checked_engine,
     verify,
 )
@@ -62,3 +65,32 @@ async def test_a_hosts_words_for_unknown_users_hold_for_all_of_its_domains(autoj
                 await verify(engine, text)
     tried = [each for each in host.record.recipients if each.partition("@")[0] in names]
     assert tried == ["somebody.else@shop.test", "any.other@shop.test", "somebody.else@mart.test"]
+
+
+@pytest.mark.parametrize("patient", [False, True], ids=["first pass", "patient pass"])
+@pytest.mark.parametrize("has_backup", [False, True])
+@pytest.mark.parametrize(
+    ("most", "reply"), [(2, "451 4.7.1 Try again later"), (3, "421 4.7.0 Enough"), (3, "")]
+)
+@pytest.mark.parametrize("count", [2, 3, 8])
+async def test_a_list_ends_where_its_random_address_needs_a_connection_that_fails(
+    autojump_clock, count, most, reply, has_backup, patient
+):
+    """The row that was to carry it goes to the backup; the accepted rows waited for it for ever."""
+    async with open_fake_network() as network:
+        host = MailHost(latency_s=0.1, session_recipients_max=most, session_recipients_reply=reply)
+        address = network.add("shop.test", host, mx="mx1.shop.test")
+        if has_backup:
+            network.add("shop.test", MailHost(), mx="mx2.shop.test", preference=20)
+        async with open_checked_engine(network) as engine, trio.open_nursery() as nursery:
+
+            async def replace_host() -> None:
+                await trio.sleep(0.25)  # it has greeted, and answered no recipient
+                network.hosts[address] = MailHost(faults={"CONNECT": StaySilent()})
+
+            nursery.start_soon(replace_host)
+            with trio.fail_after(120):
+                verdicts = await verify(
+                    engine, *knowns(count), deferred_start=True, patient=patient
+                )
+            assert all(verdict.valid or verdict.status == "unknown" for verdict in verdicts)
