@@ -73,9 +73,8 @@ class LeaseExtension:
             for claim, is_held in zip(claims, are_held, strict=True)
             if is_held is False
         )
-        for list_id in (
-            ended.keys() - self._stopped
-        ):  # some chunks are told only after the next call
+        # Of some chunks it is known only after the next call.
+        for list_id in ended.keys() - self._stopped:
             log.info(
                 "work on a list stopped: list=%s chunks=%d why=%s",
                 list_id, ended[list_id], "it does not run any more, or another process has them",
