@@ -221,7 +221,12 @@ async def converse(limits: dict[str, Any]) -> tuple[list[object], list[object]]:
     queue = limits.get("admission_queue", CountedQueue)()
     intake = BodyBudget(limits.get("intake", 1 << 20))
     more = {name: value for name, value in limits.items() if name.endswith("_max")}
-    more = {"refuse_s": 0.01, "linger_s": 0.01, "body_s": 0.1, **more}
+    more = {
+        "refuse_s": 0.02,
+        "linger_s": 1.0,
+        "body_s": 5.0,
+        **more,
+    }  # long: the machine may be busy
     answers: list[object] = []
     async with serving(app, queue, intake=intake, upgrade=upgrade, **more) as server:
         for case, is_malformed in ENDING.items():

@@ -218,7 +218,8 @@ def with_body(body: object) -> Spoils:
 def slowly(request: Request) -> Request:
     """A body that keeps the least rate of an upload, and takes longer than any may."""
     if request.operation.uploads:
-        return replace(request, octets=b"", pieces=[(9.0, b"x" * 65_536)] * 101)
+        # Twice as long: a thread writes each piece, and virtual time may pass meanwhile, unwaited.
+        return replace(request, octets=b"", pieces=[(9.0, b"x" * 65_536)] * 200)
     return replace(request, octets=b"", pieces=[(1.0, b" ")] * 60)
 
 
