@@ -64,7 +64,7 @@ def recipient_of(text: str) -> Address:
 
 
 def headed(to: Address, subject: str, at: datetime, sender: str, message_id: str) -> EmailMessage:
-    """A mail of ours without its text."""
+    """The headers of a mail that this service sends; the caller adds the text."""
     message = EmailMessage(policy.SMTPUTF8 if to.needs_smtputf8 else policy.SMTP)
     message["From"] = f"mailprobe <{sender}>"
     message["To"] = to.mailbox

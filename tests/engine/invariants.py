@@ -36,7 +36,7 @@ async def time_passing() -> AsyncIterator[None]:
             yield
         finally:
             trio.lowlevel.remove_instrument(watch)
-    assert not scope.cancelled_caught, "the event loop goes round and round at one instant"
+    assert not scope.cancelled_caught, "the event loop runs on without time passing"
 
 
 def assert_whole(engine: Engine) -> None:

@@ -173,10 +173,10 @@ class HostRest(Struct, eq=False):
         return self._host.clocks.patient and cause.outcome is Outcome.TIMED_OUT
 
     def cause_at(self, address: str) -> Cause | None:
-        """Why this address is left alone, whoever failed there; None if not, or if the host serves us.
+        """The back-off of this address, whichever host or engine failed there, as its cause.
 
-        Where it does, an attempt must dial: one that only found its addresses resting would be
-        followed at once by the next one, for ever.
+        None without one, and while the host serves us: then an attempt must dial. One that only
+        found its addresses in back-off would end, and be planned again, without time passing.
         """
         cause = self._memory.address_backoff(address)
         serves_us = self._host.staffing.sessions.open
