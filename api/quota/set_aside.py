@@ -18,6 +18,10 @@ from mailprobe.storage.list_records import HostWait, ListClaim
 PAUSED_S = 60.0  # until a chunk with paused addresses is claimed again
 HOST_WAIT_S_MIN = 10.0  # until one whose mail hosts take no more is claimed again,
 HOST_WAIT_S_MAX = 600.0  # and at most: what a host took of refusals no longer counts by then
+# An address that was asked and is still unknown waits at least for this share of the time that its
+# chunk has waited, and at most so long: so a mailbox is asked some 25 times in 4 hours, not 250.
+ASKED_SHARE = 0.25
+ASKED_WAIT_S_MAX = 900.0
 TOGETHER = timedelta(seconds=5)  # what may be asked within it is asked now
 TURN_S = 10  # in which as many chunks of an account come back as a process claims in passing
 TURN_CHUNKS = 200  # so ten thousand that wait cost the store some 20 short claims a second
@@ -31,6 +35,17 @@ class Patience(Struct, frozen=True):
 
     def left_s(self, now: datetime) -> float:
         return max(0.0, (self.until - now).total_seconds())
+
+    def wait_s(self, answer: Answer, now: datetime) -> float | None:
+        """For how long an address with this answer waits; None if it does not."""
+        left_s, wait_s = self.left_s(now), answer.retry_s
+        if wait_s is None or not left_s or wait_s > left_s:
+            return None
+        if answer.cause.reason != "host_budget":  # then it was not asked
+            waited_s = (now - self.since).total_seconds()
+            # Not until the end: without any patience left an answer is less proven.
+            wait_s = max(wait_s, min(waited_s * ASKED_SHARE, ASKED_WAIT_S_MAX, left_s / 2))
+        return wait_s
 
 
 def patience_of(claim: ListClaim, now: datetime) -> Patience:
@@ -60,11 +75,11 @@ class SetAside(Struct):
         if answer.cause.reason == PAUSED_RULE:
             self.paused.add(number)
             return True
-        left_s = self.patience.left_s(now)
-        if answer.retry_s is None or not left_s or answer.retry_s > left_s:
+        wait_s = self.patience.wait_s(answer, now)
+        if wait_s is None:
             return False
         host = answer.verdict.mx_host or answer.verdict.email.rpartition("@")[2].lower()
-        until = now + timedelta(seconds=answer.retry_s)
+        until = now + timedelta(seconds=wait_s)
         until = until.replace(microsecond=0) + timedelta(seconds=1)
         self.waiting[number] = HostWait(host, answer.cause.reason, answer.takes, 1, until)
         return True

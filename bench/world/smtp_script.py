@@ -47,6 +47,7 @@ class SmtpScript:
         self._recipients = 0  # in this transaction,
         self._session_recipients = 0  # and in this connection
         self._transactions = 0
+        self._commands = 0  # answered: those of a write are read before
         self._nonmail = 0
         self._null_sender = False  # in this transaction
         self._received_at_s: float | None = None
@@ -94,7 +95,8 @@ class SmtpScript:
         self._received_at_s = now
         if (ban := self._ban_reply(verb, now)) is not None:
             return ban
-        if host.commands_max is not None and self._session.commands > host.commands_max:
+        self._commands += 1
+        if host.commands_max is not None and self._commands > host.commands_max:
             return ScriptReply("421 4.7.0 Too many commands", close=True)
         if together and host.one_command_a_write:
             return ScriptReply("500 5.5.1 Invalid command: Pipelining not supported", close=True)

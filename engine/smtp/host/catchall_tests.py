@@ -22,7 +22,6 @@ def settle_awaiting(
 ) -> None:
     """The test was answered: settle the probes that await it."""
     now, tolerance, controls = host.now(), host.tolerance, host.controls
-    accounts: set[str] = set()  # whose lists wait for the random name
     if acceptance is Acceptance.UNASKED:
         host.egress.probes.observer.budget_lacking(tolerance.known.label, random=True)
     for probe in host.egress.domains.learn(domain, acceptance, now, in_time=in_time):
@@ -40,14 +39,14 @@ def settle_awaiting(
             probe.result.retry_after(list_wait_s(probe.patience_s))
             domain.forget()
         if acceptance is Acceptance.UNASKED and not probe.settled:
+            room_s = tolerance.next_room_s(
+                Kind.NAME if probe.deferred_start else Kind.LONE_NAME,
+                probe.asker,
+                now,
+                probe.patience_s,
+            )
             probe.result.retry_after(
-                tolerance.next_room_s(
-                    Kind.NAME if probe.deferred_start else Kind.LONE_NAME,
-                    probe.asker,
-                    now,
-                    probe.patience_s,
-                ),
-                tolerance.known.takes,
+                max(room_s, host.times.names_rest_s(now)), tolerance.known.takes
             )
             # Seen to judge since: what the address lacks is its domain's name alone.
             if (
@@ -55,8 +54,7 @@ def settle_awaiting(
                 and controls.seen_at[Treatment.REFUSED] > probe.result.of_record
             ):
                 probe.result.note_record(None)
-            if probe.deferred_start and probe.asker not in accounts:
-                accounts.add(probe.asker)
+            if probe.deferred_start:
                 tolerance.turned_away(probe.asker, now, untested=domain.name)
         host.egress.probes.settle(probe, outcome, rule)
 

@@ -30,7 +30,7 @@ from .connections import HostConnections, first_throttle
 from .identity import HostIdentity
 from .queue import HostQueue
 from .refusals import RefusalMemory
-from .reply_times import ReplyTimes
+from .reply_times import UNANSWERED_TEST_S, ReplyTimes
 from .resting import HostFindings, HostRest, SentOnProbes
 from .staffing import HostLoad, Staffing
 
@@ -269,12 +269,10 @@ class Host:
         """
         if self.clocks.patient:
             return False
-        too_late = self.times.refuses_too_late(
-            self.now(), slow_by_default=self.tolerance.known.row.slow
-        )
-        if too_late is None:
-            return self.staffing.is_testing()
-        return too_late
+        now, times = self.now(), self.times
+        is_prompt = now < times.refused_promptly_at + UNANSWERED_TEST_S
+        is_slow = self.tolerance.known.row.slow and not is_prompt
+        return times.names_rest_s(now) > 0 or (is_slow and self.staffing.is_testing())
 
     def blocked(self, words: str) -> bool:
         """The host no longer lets us in. Rest if that is a ban, and return whether it is."""

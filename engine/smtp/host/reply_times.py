@@ -247,21 +247,14 @@ class ReplyTimes(Struct, eq=False):
     # -- what follows --------------------------------------------------------------------------
 
     @property
-    def is_quick(self) -> bool:
-        """It answers, and has never been late: patience is of no use."""
-        return self.pace.batches > 0 and not self.slow
-
-    @property
     def is_careful(self) -> bool:
         """Batches are small because of a late reply or of replies out of step."""
         return self.depth < REFUSALS_MAX
 
-    def refuses_too_late(self, now: float, *, slow_by_default: bool) -> bool | None:
-        """Would a random address get no reply in time? None: only beside another one."""
-        prompt_at = self.refused_promptly_at
-        if now < self.unanswered_at + UNANSWERED_TEST_S and prompt_at < self.unanswered_at:
-            return True
-        return None if slow_by_default and now >= prompt_at + UNANSWERED_TEST_S else False
+    def names_rest_s(self, now: float) -> float:
+        """For how long no random address is sent because one got no reply in time."""
+        is_late = self.refused_promptly_at < self.unanswered_at
+        return max(0.0, self.unanswered_at + UNANSWERED_TEST_S - now) if is_late else 0.0
 
     def reroute_s(self, opening_s: float) -> float:
         """How long to wait for a late reply while others need its connection, which takes so long to open."""

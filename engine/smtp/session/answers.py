@@ -216,7 +216,7 @@ class RecipientReplies(Struct, eq=False):
         domain, controls, confirmation = test.domain, self._host.controls, self._confirmation
         if acceptance is Acceptance.SOME:
             confirmation.name_refused(now)
-        if needs_second_test(controls, test, reply, reading):
+        if needs_second_test(controls, test, acceptance, reply, reading):
             self._tests.add_second(test)
             controls.note_learned(domain)
             return
@@ -267,18 +267,28 @@ def acceptance_of(reply: SmtpReply, reading: ReplyMeaning) -> Acceptance:
     """How the host treated a random address."""
     if reply.positive:
         return Acceptance.ALL
-    if reply.code < 500:
-        return Acceptance.UNANSWERED
-    unknown = reading.meaning in (Meaning.NO_MAILBOX, Meaning.DISABLED)
-    return Acceptance.SOME if unknown else Acceptance.UNTOLD
+    match reading.meaning:
+        case Meaning.GREYLISTED | Meaning.RATE_LIMITED | Meaning.TEMPORARY:
+            return Acceptance.UNANSWERED
+        case Meaning.NO_MAILBOX | Meaning.DISABLED if reply.code >= 500:
+            return Acceptance.SOME
+    return Acceptance.UNTOLD if reply.code >= 500 else Acceptance.UNANSWERED
 
 
 def needs_second_test(
-    controls: HostControls, test: CatchAllTest, reply: SmtpReply, reading: ReplyMeaning
+    controls: HostControls,
+    test: CatchAllTest,
+    acceptance: Acceptance,
+    reply: SmtpReply,
+    reading: ReplyMeaning,
 ) -> bool:
     """Was the first random address refused in words that may be about its shape?
 
     Then one of another shape decides. If the host refuses because of us, no name would help.
     """
-    refused = reply.code >= 500 and not reading.about_us and test.variant == 0
-    return refused and not controls.is_own_refusal(test.domain, test.mailbox, reply, reading)
+    is_refused = acceptance in (Acceptance.SOME, Acceptance.UNTOLD) and not reading.about_us
+    return (
+        is_refused
+        and test.variant == 0
+        and not controls.is_own_refusal(test.domain, test.mailbox, reply, reading)
+    )

@@ -24,7 +24,7 @@ from ..controls import (
 )
 from ..probe import Cause, Probe
 from ..replies.rules import Meaning, ReplyMeaning
-from ..tolerance.host import list_wait_s
+from ..tolerance.host import PATIENCE_SHARE, list_wait_s
 from ..tolerance.limits import Kind
 from ..tolerance.rate import AGAIN_S
 from ..wire import SmtpReply
@@ -398,14 +398,18 @@ def unconfirmed_acceptance(host: SessionHost, verdict: ProbeVerdict, now: float)
             and now - controls.seen_at[_REFUSED] <= BRACKET_S
         ):
             return verdict
-        room_s = tolerance.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s)
-        probe.result.retry_after(
-            max(room_s, list_wait_s(probe.patience_s)), tolerance.known.tolerance
+        wait_s = max(
+            tolerance.next_room_s(Kind.NAME, probe.asker, now, probe.patience_s),
+            list_wait_s(probe.patience_s),
         )
+        if domain.known(now) not in (Acceptance.ALL, Acceptance.SOME):
+            # The same name is asked again then.
+            wait_s = max(wait_s, min(domain.known_until - now, probe.patience_s / PATIENCE_SHARE))
         # Its random name was accepted by such a host, too. Or a connection is too short for a
         # control: then a new name, for which accepted addresses wait, has one of its own.
-        if outcome is _CATCH_ALL or takes_few:
+        elif outcome is _CATCH_ALL or takes_few:
             domain.forget()
+        probe.result.retry_after(wait_s, tolerance.known.tolerance)
         return probe, Outcome.UNCONFIRMED, UNCONFIRMED_RULE
     if outcome is not Outcome.DELIVERABLE or now - controls.seen_at[_REFUSED] <= REFUSES_S:
         return verdict

@@ -51,12 +51,14 @@ class LateReply(Struct, eq=False):
         return is_later and self._may_reroute(batch)
 
     def _may_reroute(self, batch: RecipientBatch) -> bool:
-        """Once for each probe; a test is not sent again."""
+        """Once for each probe. A request's test is not sent again; a list's is worth the time."""
         answered = len(batch.replies.unprocessed)
         if self._host.clocks.patient or answered >= len(batch.unanswered):
             return False
         oldest = batch.unanswered[answered]
-        return isinstance(oldest, CatchAllTest) or not oldest.attempts.rerouted
+        if isinstance(oldest, CatchAllTest):
+            return not oldest.deferred_start
+        return not oldest.attempts.rerouted
 
     def _begin(self, batch: RecipientBatch) -> None:
         """The oldest recipient delays those behind it: queue them for other connections too.

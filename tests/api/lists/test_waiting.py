@@ -5,6 +5,7 @@ import random
 import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,9 +14,19 @@ import trio.testing
 
 from mailprobe.api.lists.worker import LEASE_S, ListQueue, open_lists
 from mailprobe.api.operations.table import description
-from mailprobe.api.quota.set_aside import HOST_WAIT_S_MAX, TURN_CHUNKS, TURN_S, ReturnTurns
+from mailprobe.api.quota.set_aside import (
+    HOST_WAIT_S_MAX,
+    TURN_CHUNKS,
+    TURN_S,
+    Patience,
+    ReturnTurns,
+)
 from mailprobe.bench.world.mail_host import MailHost
+from mailprobe.engine import Answer
+from mailprobe.engine.reasons import VerdictCause
+from mailprobe.engine.verdict import Reason
 from mailprobe.storage.list_records import PATIENCE_S
+from tests.api.fake_source import verdict_of
 from tests.api.lists.test_lists import (
     LISTS,
     causes_of,
@@ -32,6 +43,8 @@ from tests.seeds import stride
 
 LIVING, GONE = 10, 40
 DAY_S = 24 * 3600
+HOUR_S = 3600.0
+NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
 
 def add_host(shop: RunningService, domain: str = "hoster.test") -> MailHost:
@@ -260,3 +273,45 @@ def test_the_description_names_the_bounds_of_a_patience() -> None:
     parameters = json.loads(description(PLACES))["paths"][LISTS]["post"]["parameters"]
     [schema] = [each["schema"] for each in parameters if each["name"] == "patience_s"]
     assert schema == {"type": "integer", "minimum": 0, "maximum": DAY_S}
+
+
+# How long an address waits for its mail host.
+
+PATIENCE = Patience(NOON, NOON + timedelta(hours=4))
+
+
+def wait_s(reason: Reason, retry_s: float | None, after_s: float) -> float | None:
+    """For how long an answer that comes so long after the chunk's first wait lets it wait."""
+    answer = Answer(0, verdict_of("known@shop.test"), None, VerdictCause(reason, "host"), retry_s)
+    return PATIENCE.wait_s(answer, NOON + timedelta(seconds=after_s))
+
+
+@pytest.mark.parametrize("after_s", [0.0, 600.0, 3 * HOUR_S])
+def test_an_address_that_was_not_asked_waits_as_long_as_its_host_says(after_s: float) -> None:
+    assert wait_s("host_budget", 60.0, after_s) == 60.0
+
+
+def test_an_address_that_was_asked_waits_longer_each_time() -> None:
+    asked_at, at_s = [], 0.0
+    while (wait := wait_s("unconfirmed", 60.0, at_s)) is not None:
+        asked_at.append(at_s)
+        at_s += wait
+    assert asked_at[:4] == [0.0, 60.0, 120.0, 180.0]
+    waits = [later - before for before, later in pairwise(asked_at)]
+    assert max(waits) == 900.0
+    assert 20 <= len(asked_at) <= 40
+
+
+def test_its_last_wait_leaves_some_patience() -> None:
+    """Without any the answer would be a request's, which is less proven."""
+    assert wait_s("untested", 60.0, 4 * HOUR_S - 600.0) == 300.0
+
+
+@pytest.mark.parametrize("reason", ["host_budget", "unconfirmed"])
+def test_a_host_that_asks_for_more_than_what_is_left_is_not_waited_for(reason: Reason) -> None:
+    assert wait_s(reason, HOUR_S + 1, 3 * HOUR_S) is None
+    assert wait_s(reason, HOUR_S, 3 * HOUR_S) == HOUR_S
+
+
+def test_an_answer_that_time_does_not_cure_does_not_wait() -> None:
+    assert wait_s("no_mailbox", None, 0.0) is None

@@ -5,11 +5,13 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import trio
 from msgspec import structs
 
+from mailprobe.api.quota.set_aside import HOST_WAIT_S_MIN, TOGETHER, Patience
 from mailprobe.bench.world.defended_hosts import defended_host
 from mailprobe.bench.world.fake_network import FakeNetwork, open_fake_network
 from mailprobe.bench.world.host_behaviours import Turning
@@ -20,6 +22,7 @@ from mailprobe.engine.smtp.tolerance.limits import HOUR_S, WINDOW_S
 from tests.engine.engine_runs import open_checked_engine
 
 PATIENCE_S = 4 * HOUR_S
+NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 RECHECKS_S = (300.0, 1_200.0, 3_600.0)
 
 
@@ -102,34 +105,39 @@ async def ask_list(
     patience_s: float = PATIENCE_S,
     passes: int = 1_000,
 ) -> Results:
-    """A list that comes back for what its hosts do not take now, until its patience ends."""
-    results, deadline = Results(), trio.current_time() + patience_s
-    left = list(texts)
-    while left and passes:
+    """A list job's chunk: it comes back for what its hosts do not take now, until its patience ends."""
+    results, began = Results(), trio.current_time()
+    patience = Patience(NOON, NOON + timedelta(seconds=patience_s))
+    due_at = dict.fromkeys(texts, began)
+    while due_at and passes:
         passes -= 1
-        patience_left_s = max(0.0, deadline - trio.current_time())
+        now = NOON + timedelta(seconds=trio.current_time() - began)
+        patience_left_s = patience.left_s(now)
+        soon = trio.current_time() + TOGETHER.total_seconds()
+        asked = [text for text, at in due_at.items() if at <= soon or not patience_left_s]
         async with open_answers(
-            engine, left, account=account, deferred_start=True, patience_s=patience_left_s
+            engine, asked, account=account, deferred_start=True, patience_s=patience_left_s
         ) as answers:
             found = {answer.verdict.email: answer async for answer in answers}
         results.add(found)
-        waits = {text: found[text].retry_s for text in left if found[text].retry_s is not None}
-        left = list(waits)
-        retry_s = min((wait_s for wait_s in waits.values() if wait_s is not None), default=0.0)
-        if trio.current_time() + retry_s > deadline:
-            break
-        await trio.sleep(retry_s)
+        now = NOON + timedelta(seconds=trio.current_time() - began)
+        for text in asked:
+            del due_at[text]
+            if (wait_s := patience.wait_s(found[text], now)) is not None:
+                due_at[text] = trio.current_time() + wait_s
+        if due_at:
+            await trio.sleep_until(max(min(due_at.values()), trio.current_time() + HOST_WAIT_S_MIN))
     return results
 
 
-async def ask_list_again(engine, texts: Sequence[str]) -> Results:
-    """The same, with passes for what time may cure, as `clean` has them."""
-    results = await ask_list(engine, texts)
+async def ask_list_again(engine, texts: Sequence[str], patience_s: float = PATIENCE_S) -> Results:
+    """The same, with passes for what time may cure."""
+    results = await ask_list(engine, texts, patience_s=patience_s)
     for wait_s in RECHECKS_S:
         left = [text for text, answer in results.answers.items() if answer.is_passing]
         if left:
             await trio.sleep(wait_s)
-            results.add((await ask_list(engine, left)).answers)
+            results.add((await ask_list(engine, left, patience_s=patience_s)).answers)
     return results
 
 
@@ -217,7 +225,7 @@ async def test_a_list_is_known_where_a_connection_takes_few_recipients(autojump_
         host = neutral_host(session_recipients_max=most, session_recipients_reply=reply)
         network.add("shop.test", host)
         async with open_checked_engine(network) as engine:
-            results = await ask_list(engine, mixed(30, 0.5))
+            results = await ask_list_again(engine, mixed(30, 0.5))
         results.assert_true()
         assert results.confidences() == {0.97, 0.02}
         assert len(host.record.sessions) <= 250
@@ -276,7 +284,8 @@ async def test_a_list_whose_first_addresses_are_wrong_gets_all_answers(
         )
         wrong = [f"gone.y{number}@shop.test" for number in range(4)]
         async with open_checked_engine(network) as engine:
-            found = await ask_list(engine, [*wrong, *mixed(76, 0.5)], patience_s=patience_s)
+            texts = [*wrong, *mixed(76, 0.5)]
+            found = await ask_list_again(engine, texts, patience_s)
         found.assert_true()
 
 
