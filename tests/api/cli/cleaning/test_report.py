@@ -1,6 +1,8 @@
 """The HTML report: what it says, and that no text from outside gets to act in it."""
 
 import io
+import subprocess
+import sys
 from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -62,12 +64,15 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def page_of(results: Iterable[RowResult], name: str = "list.csv") -> Page:
+def page_of(
+    results: Iterable[RowResult], name: str = "list.csv", columns: tuple[str, ...] = ()
+) -> Page:
     counts, further = ResultCounts(), ReportCounts()
     for result in results:
         counts.count(result)
         further.count(result)
-    summary = Summary((), counts.done, 0, counts.done, counts.done, 12.0, counts, counts.done)
+    rows = counts.done
+    summary = Summary((), rows, 0, rows, rows, 12.0, counts, rows, columns=columns)
     return Page(report_page(summary, further, name))
 
 
@@ -97,12 +102,25 @@ def test_no_text_from_outside_acts() -> None:
         suggestion=HOSTILE,
     )
     plain_page = page_of([result_of("ann@gmial.com")])
-    page = page_of([result] * 6, HOSTILE)
+    page = page_of([result] * 6, HOSTILE, (HOSTILE, HOSTILE))
     assert set(page.tags) == set(plain_page.tags)
     assert page.attributes == plain_page.attributes
     assert {"script", "img", "a", "link"}.isdisjoint(page.tags)
     assert {"src", "href", "style", "onerror"}.isdisjoint(page.attributes)
     assert not {"\x1b", "\u202e"} & set(page.text)
+
+
+def test_text_from_outside_is_no_template() -> None:
+    assert "{{ 7 * 7 }} 1 row" in page_of([result_of("ann@shop.test")], "{{ 7 * 7 }}").text
+
+
+def test_a_run_without_a_report_imports_no_templates() -> None:
+    script = (
+        "import sys, mailprobe.api.cli.clean, mailprobe.api.cli.cleaning.run\n"
+        "assert 'jinja2' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_empty_list_has_a_report() -> None:
