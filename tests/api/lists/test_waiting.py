@@ -287,11 +287,11 @@ def wait_s(reason: Reason, retry_s: float | None, after_s: float) -> float | Non
 
 
 @pytest.mark.parametrize("after_s", [0.0, 600.0, 3 * HOUR_S])
-def test_an_address_that_was_not_asked_waits_as_long_as_its_host_says(after_s: float) -> None:
+def test_an_address_that_was_not_sent_waits_as_long_as_its_host_says(after_s: float) -> None:
     assert wait_s("host_budget", 60.0, after_s) == 60.0
 
 
-def test_an_address_that_was_asked_waits_longer_each_time() -> None:
+def test_an_address_that_was_sent_waits_longer_each_time() -> None:
     asked_at, at_s = [], 0.0
     while (wait := wait_s("unconfirmed", 60.0, at_s)) is not None:
         asked_at.append(at_s)

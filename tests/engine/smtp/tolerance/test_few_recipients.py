@@ -35,7 +35,7 @@ async def most_asked(takes_all: bool = False, **habits: object) -> int:
 
 
 @pytest.mark.parametrize("unknown_delay_s", [0.3, 0.8])
-async def test_a_host_of_one_connection_that_is_slow_to_refuse_is_asked_once_or_twice(
+async def test_one_connection_and_slow_refusals_cost_few_recipients(
     autojump_clock, unknown_delay_s
 ):
     """Giving up the slow random name for the rows behind it would never get its answer."""
@@ -45,7 +45,7 @@ async def test_a_host_of_one_connection_that_is_slow_to_refuse_is_asked_once_or_
 @pytest.mark.parametrize("takes_all", [False, True])
 @pytest.mark.parametrize("greylist_s", [60.0, 280.0])
 @pytest.mark.parametrize("reply", GREYLISTS)
-async def test_a_random_name_that_is_greylisted_is_asked_again_by_its_name(
+async def test_a_greylisted_random_name_stays_the_same(
     autojump_clock, reply, greylist_s, takes_all
 ):
     habits = {"greylist_s": greylist_s, "greylist_reply": reply}
@@ -55,7 +55,7 @@ async def test_a_random_name_that_is_greylisted_is_asked_again_by_its_name(
 @pytest.mark.parametrize("takes_all", [False, True])
 @pytest.mark.parametrize("limit", [ONE_BY_ONE, TWO_BY_TWO], ids=["one", "two"])
 @pytest.mark.parametrize("reply", GREYLISTS)
-async def test_a_host_that_greylists_and_takes_few_in_a_connection_is_asked_a_limited_time(
+async def test_greylisting_and_few_recipients_a_connection_cost_a_limited_number(
     autojump_clock, reply, limit, takes_all
 ):
     """Its acceptances need a proof that no connection has a place for."""
