@@ -420,7 +420,8 @@ def has_headers(got: Refused, case: Case) -> bool:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-async def test_a_refusal_is_the_same_by_every_transport(autojump_clock, monkeypatch, case: Case):
+async def test_a_refusal_is_the_same_by_every_transport(idle_clock, monkeypatch, case: Case):
+    """Virtual time stands still while a process or a thread works on a list, also if it is slow."""
     async with open_world(case.tier, **case.settings()) as world:
         await case.arrange(world, monkeypatch)
         seen = await refused_by_every_transport(world, case)
