@@ -154,9 +154,7 @@ class EgressHosts:
     def host_at(self, addresses: tuple[str, ...], name: str, *, patient: bool) -> Host:
         """The host at these addresses; a patient probe has another one unless it is known to be quick."""
         host = self.hosts.find(addresses, name)
-        times = host.times
-        # One that answers and has never been late needs no patience.
-        if not patient or (times.pace.batches > 0 and not times.slow):
+        if not patient or host.times.is_quick:
             return host
         counterpart = self.patient_hosts.find(addresses, name)
         host.staffing.pair_with(counterpart)

@@ -270,8 +270,9 @@ class Host:
         if self.clocks.patient:
             return False
         now, times = self.now(), self.times
-        is_prompt = now < times.refused_promptly_at + UNANSWERED_TEST_S
-        is_slow = self.tolerance.known.row.slow and not is_prompt
+        is_slow = (
+            self.tolerance.known.row.slow and now >= times.refused_promptly_at + UNANSWERED_TEST_S
+        )
         return times.names_rest_s(now) > 0 or (is_slow and self.staffing.is_testing())
 
     def blocked(self, words: str) -> bool:

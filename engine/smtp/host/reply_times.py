@@ -247,6 +247,11 @@ class ReplyTimes(Struct, eq=False):
     # -- what follows --------------------------------------------------------------------------
 
     @property
+    def is_quick(self) -> bool:
+        """It answers, and has never been late: patience is of no use."""
+        return self.pace.batches > 0 and not self.slow
+
+    @property
     def is_careful(self) -> bool:
         """Batches are small because of a late reply or of replies out of step."""
         return self.depth < REFUSALS_MAX

@@ -8,7 +8,7 @@ from ...verdict import Outcome
 from ..catchall import Acceptance, DomainAcceptance, deciding_rule
 from ..controls import HostControls, Treatment
 from ..probe import Cause, Probe
-from ..replies.rules import ACCEPTED, Meaning, ReplyMeaning, Step
+from ..replies.rules import ACCEPTED, CONDEMNS, Meaning, ReplyMeaning, Step
 from ..wire import CommandReply, Conversation, SmtpReply
 from .batch import BatchRefusal, CatchAllTest, PendingProbe, ProbeVerdict, RecipientBatch
 from .confirmation import Confirmation
@@ -267,12 +267,13 @@ def acceptance_of(reply: SmtpReply, reading: ReplyMeaning) -> Acceptance:
     """How the host treated a random address."""
     if reply.positive:
         return Acceptance.ALL
-    match reading.meaning:
-        case Meaning.GREYLISTED | Meaning.RATE_LIMITED | Meaning.TEMPORARY:
-            return Acceptance.UNANSWERED
-        case Meaning.NO_MAILBOX | Meaning.DISABLED if reply.code >= 500:
-            return Acceptance.SOME
-    return Acceptance.UNTOLD if reply.code >= 500 else Acceptance.UNANSWERED
+    if reply.code < 500 or reading.meaning in (
+        Meaning.GREYLISTED,
+        Meaning.RATE_LIMITED,
+        Meaning.TEMPORARY,
+    ):
+        return Acceptance.UNANSWERED
+    return Acceptance.SOME if reading.meaning in CONDEMNS else Acceptance.UNTOLD
 
 
 def needs_second_test(
