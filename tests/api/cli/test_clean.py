@@ -236,7 +236,7 @@ def test_a_source_that_fails_loses_no_answer(tmp_path: Path) -> None:
 def test_a_run_that_asks_mail_hosts_asks_what_one_without_them_has_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], asks_hosts: bool
 ) -> None:
-    """If both runs ask mail hosts, `not_asked` is the wish of a host's owner, and stays."""
+    """If both runs ask mail hosts, `not_asked` stays: the owner of a host asked for it."""
     path = written(tmp_path / "list.csv", "email\nunasked@a.test\nnomx@b.test\nann@c.test\n")
     order = Order(path, output_path(path), asks_hosts=asks_hosts)
     with pytest.raises(CommandError, match="2 of 3 addresses are answered and kept"):

@@ -45,7 +45,8 @@ async def test_a_list_leaves_a_host_alone_that_takes_few_recipients_in_a_time(
         network.add("shop.test", host)
         async with open_checked_engine(network) as engine:
             (await ask_list_again(engine, mixed(40, 0.25))).assert_true()
-        # A 421 may be a limit of the connection as well, so its recipient is sent on another one.
+        # A 421 may be a limit of the connection as well, so its recipient is sent on another one:
+        # 220 on average, 325 where a task's turn comes worst.
         assert recipients(host) <= (200 if code == "450" else 350)
 
 
