@@ -42,7 +42,7 @@ COUNTED_S = 6 * HOUR_S  # most hosts count by the hour; those that count for lon
 CHANGED_S = 3600.0  # after a contradiction, unless the host is seen to answer truly before
 KNOWN_MAX = 64  # addresses of each kind that are kept for controls
 KNOWN_S_MAX = 6 * HOUR_S  # mailboxes that were accepted longer ago may have gone
-SAMPLED_FROM, SAMPLE_S = 16, 1.0  # with so many kept: the time between two more
+SAMPLED_FROM, SAMPLE_S = 16, 1.0  # with so many that may be sent: the time between two more
 ASKED_AGAIN_S = HOUR_S  # the same name does not go out twice within it
 ASKED_MAX = 1_000  # names of controls remembered at one host
 PROOF_AGAIN_S = 60.0  # after a proof of growth that came to nothing
@@ -167,9 +167,12 @@ class KnownAddresses(Struct, eq=False):
             self._shared.note_seen(treatment, known)
 
     def sample(self, mailbox: str, domain: DomainAcceptance, now: float) -> None:
-        """Keep an accepted address. If many are known: one now and then, by `next_sample_at`."""
-        self.next_sample_at = now + SAMPLE_S * (len(self.kept[_ACCEPTED]) >= SAMPLED_FROM)
+        """Keep an accepted address. If many may be sent: one now and then, by `next_sample_at`."""
         self.add(_ACCEPTED, Known(mailbox, domain, now))
+        self.next_sample_at = now + SAMPLE_S * (
+            # so many at least were not sent
+            len(self.kept[_ACCEPTED]) - len(self._asked_at) >= SAMPLED_FROM
+        )
 
     def drop(self, control: Known) -> None:
         """Drop an address that was answered otherwise than before: its mailbox may be gone."""
@@ -219,6 +222,7 @@ class KnownAddresses(Struct, eq=False):
         """This name is sent as a control."""
         self._asked_at.pop(mailbox, None)
         self._asked_at[mailbox] = now
+        self.next_sample_at = NEVER
         if len(self._asked_at) > ASKED_MAX:
             self._asked_at.popitem(last=False)
 

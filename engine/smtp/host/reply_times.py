@@ -142,6 +142,7 @@ class ReplyTimes(Struct, eq=False):
     pace: ReplyPace = field(default_factory=ReplyPace)
     late: Lateness = field(default_factory=Lateness)
     usual_s: float = 0.0  # from a recipient's write to its reply
+    gap_s: float = 0.0  # between the replies to two recipients of one write; 0: not known yet
     late_s: float = LATE_S  # a reply that takes longer is late
     _prompt: int = 0  # batches without a late reply since then
     _depth_trusted: int = 0  # before that, if only because of a renamed recipient
@@ -171,7 +172,7 @@ class ReplyTimes(Struct, eq=False):
         before_s = round_s if pace.batch_s is None else pace.batch_s
         pace.batch_s = before_s + EWMA * (round_s - before_s)
         if gap_s >= 0:
-            pace.gap_s += EWMA * (gap_s - pace.gap_s)
+            self.gap_s = pace.gap_s = pace.gap_s + EWMA * (gap_s - pace.gap_s)
         if first_s >= EARLY * pace.reply_s:  # otherwise it is counted once it is proven
             pace.replied(first_s)
         self.usual_s = usual_s = pace.reply_s
@@ -192,8 +193,7 @@ class ReplyTimes(Struct, eq=False):
         """The oldest recipient of a session is late; `accepted` before it were accepted in time."""
         late = self.late
         late.session_late(conversation, now - self.late_s, accepted)
-        gap_s = self.pace.gap_s if self.accepted_several else 0.0
-        self.depth, self._prompt = late.tarpit_depth(self.pace, gap_s), 0
+        self.depth, self._prompt = late.tarpit_depth(self.pace, self.gap_s), 0
         self.slow_to_answer = self.slow = True
         if late.late_reply_s is None:
             self._learn_late(self.late_s)

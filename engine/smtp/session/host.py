@@ -17,6 +17,7 @@ class HostTimes(Protocol):
     """When a mail host replies, as far as its sessions ask; see host.reply_times."""
 
     usual_s: float  # from a recipient's write to its reply
+    gap_s: float  # between the replies to two recipients of one write; 0: not known yet
     late_s: float  # a reply that takes longer is late
     distrusted: bool  # its replies did not match commands before: prove each verdict by itself
     slow_to_answer: bool  # one of its replies was late recently: likewise

@@ -113,11 +113,16 @@ class Proof(Struct, eq=False):
     def _may_owe_refusal(self, batch: RecipientBatch) -> bool:
         """Was a random address, or the last of several, accepted by a host that is slow to refuse?"""
         turns = batch.replies.unprocessed
-        if batch.checked or not turns or not self.is_slow_to_refuse():
-            return False
-        return (len(batch.sent) > 1 and turns[-1].reply.positive) or any(
-            turn.reply.positive and isinstance(asked, CatchAllTest)
-            for asked, turn in zip(batch.unanswered, turns, strict=False)
+        return (
+            not batch.checked
+            and self.is_slow_to_refuse()
+            and (
+                (len(batch.sent) > 1 and bool(turns) and turns[-1].reply.positive)
+                or any(
+                    turn.reply.positive and isinstance(asked, CatchAllTest)
+                    for asked, turn in zip(batch.unanswered, turns, strict=False)
+                )
+            )
         )
 
     def expect_surplus(self, batch: RecipientBatch) -> None:
@@ -126,18 +131,15 @@ class Proof(Struct, eq=False):
         A reply that came sooner than this host makes one may answer an earlier command:
         then the surplus one is still being made.
         """
-        usual_s, gap_s, first_s = (
-            self._host.times.usual_s,
-            batch.replies.gap_s_max,
-            batch.replies.first_at - batch.began,
-        )
+        times, replies, several = self._host.times, batch.replies, len(batch.sent) > 1
+        usual_s, first_s = times.usual_s, replies.first_at - batch.began
+        # Two that came together may be one, doubled: the host takes its usual time for the next.
+        gap_s = max(replies.gap_s_max, times.gap_s) if several else 0.0
         if usual_s > QUIET_S and first_s < EARLY * usual_s:
             self._early_s = first_s
             gap_s = max(gap_s, usual_s)
-        if gap_s > QUIET_S / 2:
-            # A surplus reply may come so long after the one before it.
-            self.quiet_s = max(self.quiet_s, min(QUIET_MARGIN * gap_s, QUIET_S_MAX))
-        several = len(batch.sent) > 1
+        # A surplus reply may come so long after the one before it.
+        self.quiet_s = max(self.quiet_s, min(QUIET_MARGIN * gap_s, QUIET_S_MAX))
         if (several or isinstance(batch.sent[0], CatchAllTest)) and self._may_owe_refusal(batch):
             self.is_suspect = True
 

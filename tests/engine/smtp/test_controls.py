@@ -9,7 +9,14 @@ from mailprobe.bench.world.host_behaviours import Turning
 from mailprobe.bench.world.host_profiles import NO_PIPELINING
 from mailprobe.bench.world.mail_host import MailHost
 from mailprobe.engine.smtp.catchall import DomainAcceptance, DomainAtHost
-from mailprobe.engine.smtp.controls import HostControls, Known, Treatment, wording
+from mailprobe.engine.smtp.controls import (
+    SAMPLED_FROM,
+    HostControls,
+    Known,
+    KnownAddresses,
+    Treatment,
+    wording,
+)
 from mailprobe.engine.smtp.wire import SmtpReply
 from tests.engine.engine_runs import (
     DELIVERABLE,
@@ -77,6 +84,19 @@ async def test_an_acceptance_is_unknown_at_the_deadline_where_the_host_has_chang
                 verdicts = await verify(engine, "gone9@shop.test", *knowns(30))
     assert fields_of(verdicts[1]) == UNKNOWN
     assert {verdict.status for verdict in verdicts[1:]} == {"unknown"}
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_accepted_addresses_are_kept_at_once_while_too_few_may_be_sent(sent):
+    """Those that went out as controls show nothing for an hour, so they do not count."""
+    known, domain = KnownAddresses(), DomainAcceptance(DomainAtHost("shop.test"))
+    for mailbox in (f"ann{number}@shop.test" for number in range(SAMPLED_FROM)):
+        assert known.next_sample_at <= 10.0
+        known.sample(mailbox, domain, 10.0)
+        if sent:
+            known.asks(mailbox, 10.0)
+    known.sample("bob@shop.test", domain, 10.0)
+    assert (known.next_sample_at <= 10.0) is sent
 
 
 @pytest.mark.parametrize(

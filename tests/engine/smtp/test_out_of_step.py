@@ -79,6 +79,24 @@ async def test_no_recipient_gets_the_reply_of_another(
     assert reported > seeds(20) * 30 // 10
 
 
+@pytest.mark.parametrize("gap_s", [0.02, 0.05, 0.1])
+async def test_a_doubled_acceptance_is_no_answer_to_the_next_of_a_host_that_takes_its_time(
+    autojump_clock, gap_s
+):
+    """Both come together, and the right reply as long after as this host takes for each."""
+    known, unknown = NAMING[False]
+    async with open_fake_network(seed=1) as network:
+        faults: dict[str, ReplyFault] = {}
+        host = MailHost(default_known=known, default_unknown=unknown, reply_s=gap_s, faults=faults)
+        network.add("shop.test", host)
+        async with open_checked_engine(network) as engine:
+            await verify(engine, *(f"known{n}@shop.test" for n in range(4)), "gone4@shop.test")
+            faults["known5@shop.test"] = Twice()
+            texts = ["known5@shop.test", "gone6@shop.test"]
+            verdicts = await verify(engine, *texts, deferred_start=True)
+    assert not [each.email for each in verdicts if is_wrong(each.email, each.status)]
+
+
 GOODBYE = b"421 4.7.0 mx.shop.test Error: too many errors\r\n"
 
 

@@ -52,6 +52,7 @@ class Times:
     """When it replies."""
 
     usual_s: float = 0.0
+    gap_s: float = 0.0
     late_s: float = 0.15
     distrusted: bool = False
     slow_to_answer: bool = False
