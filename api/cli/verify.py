@@ -1,9 +1,9 @@
 """`mailprobe verify`: verifies a few addresses, for a person or a script."""
 
-import codecs
 import os
 import shlex
 import sys
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -88,10 +88,9 @@ def verify(
 def _texts(addresses: Iterable[str]) -> Iterable[str]:
     for address in addresses:
         if address == "-":
-            lines = (line.rstrip("\r") for line in _read_input().split("\n"))
-            for line in lines:
+            for line in _read_input().split("\n"):
                 if line.strip():
-                    yield from _unwrapped(line)
+                    yield from _unwrapped(line.rstrip("\r"))
         else:
             if "@" not in address and os.path.isfile(address):
                 cleans = shlex.join(["mailprobe", "clean", address])
@@ -114,8 +113,9 @@ def _read_input() -> str:
         octets = sys.stdin.buffer.read()
     except OSError as error:
         raise Misuse(f"standard input cannot be read: {os.strerror(error.errno or 0)}") from None
-    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    encoding = "utf-16" if octets.startswith(marks) else "utf-8-sig"
+    if not octets.strip():
+        raise Misuse("standard input is empty; it has one address a line")
+    encoding = "utf-16" if octets.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig"
     return octets.decode(encoding, "backslashreplace")
 
 

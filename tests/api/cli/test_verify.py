@@ -111,6 +111,14 @@ def test_a_dash_stands_for_the_lines_of_standard_input(tmp_path: Path) -> None:
     assert asked == ["a@shop.test", "b@shop.test", "\\xff@shop.test"]
 
 
+@pytest.mark.parametrize("stdin", [b"", b"\n \r\n"])
+def test_an_empty_standard_input_is_an_error_and_no_table(tmp_path: Path, stdin: bytes) -> None:
+    with mailprobe("verify", "-", directory=tmp_path, stdin=stdin) as child:
+        code, out, err = child.end()
+    assert (code, out) == (2, "")
+    assert err == "mailprobe: standard input is empty; it has one address a line\n"
+
+
 def test_a_reader_that_has_enough_is_no_tragedy(tmp_path: Path) -> None:
     stdin = b"".join(b"a%d@shop.test\n" % n for n in range(2000))
     with mailprobe("verify", "--json", "-", directory=tmp_path, stdin=stdin) as child:
