@@ -46,6 +46,7 @@ REPLY = re.compile(
     re.IGNORECASE,
 )
 ENHANCED = re.compile(r"(?<![\d.])([45])\.(\d{1,3})\.(\d{1,3})(?![\d.])")
+BARE_STATUS = re.compile(r"[45]\.\d{1,3}\.\d{1,3}(?: \([^()]*\))?")
 CONTINUED = re.compile(r"\s[45]\d\d-(?:[45]\.\d{1,3}\.\d{1,3} )?")  # in a reply of several lines
 
 # Words that the sender's own mail server uses, never about the sender, and codes of which the
@@ -89,17 +90,24 @@ def kind_of_reason(text: str) -> Kind | None:
     """What the reason in a report says; None if it says nothing that is understood."""
     if NOT_SENT.search(" ".join(text[:TEXT_MAX].split())):
         return "temporary"
-    kinds = (_kind_of_passage(passage) for passage in _passages(text))
-    return next((kind for kind in kinds if kind is not None), None)
+    return next(filter(None, map(_kind_of_passage, _passages(text))), None)
 
 
 def _passages(text: str) -> Iterator[str]:
-    """The paragraphs with a reply in them, then the others."""
-    paragraphs = [" ".join(part.split()) for part in re.split(r"\n[ \t]*\n", text)]
-    with_reply = [part for part in paragraphs if REPLY.search(part) or ENHANCED.search(part)]
-    others = [part for part in paragraphs if part and part not in with_reply]
-    for part in [*with_reply, *others][:REASONS_MAX]:
+    """The paragraphs with a reply in them, then the others, and last a status without words.
+
+    The words of a program behind the mail server come without a code. They say more than the status
+    that the server made of them: "over quota" under 5.1.1 is a full mailbox.
+    """
+    paragraphs = (" ".join(part.split()) for part in re.split(r"\n[ \t]*\n", text))
+    for part in sorted(filter(None, paragraphs), key=_place)[:REASONS_MAX]:
         yield part[:TEXT_MAX]
+
+
+def _place(paragraph: str) -> int:
+    """Which paragraph is read first: that of the lowest number."""
+    has_code = REPLY.search(paragraph) or ENHANCED.search(paragraph)
+    return 2 if BARE_STATUS.fullmatch(paragraph) else 0 if has_code else 1
 
 
 def _kind_of_passage(text: str) -> Kind | None:
