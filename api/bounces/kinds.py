@@ -40,27 +40,33 @@ NOT_SENT = re.compile(
     r"\bnot delivering to (?:a )?(?:previously bounced|unsubscribed|complained)\b",
     re.IGNORECASE,
 )
+# Sendmail's reply for a program that failed: the reason is what the program said.
+PROGRAM_FAILED = re.compile(
+    r"\b554 (?:5\.0\.0 )?(?:[^\n]{1,400}\.\.\. )?Service unavailable\b", re.IGNORECASE
+)
+# An empty line, or a heading as Sendmail has them: "----- Transcript of session follows -----".
+PARAGRAPHS_END = re.compile(r"\n[ \t]*\n|^[ \t]*-{3,5} [^\n]{1,80} -{3,5}[ \t]*$", re.MULTILINE)
 NO_WORDS = 554  # the code for a text without one: no rule reads it by itself
 REPLY = re.compile(
     r"(?<!\d:)(?<![\d.,/-])([45]\d\d)[ -](?!\s*(?:bytes|octets|[kmg]i?b|seconds|minutes|hours|messages)\b)",
     re.IGNORECASE,
 )
 ENHANCED = re.compile(r"(?<![\d.])([45])\.(\d{1,3})\.(\d{1,3})(?![\d.])")
-BARE_STATUS = re.compile(r"[45]\.\d{1,3}\.\d{1,3}(?: \([^()]*\))?")
 CONTINUED = re.compile(r"\s[45]\d\d-(?:[45]\.\d{1,3}\.\d{1,3} )?")  # in a reply of several lines
 
 # Words that the sender's own mail server uses, never about the sender, and codes of which the
 # rules say nothing.
 OF_SERVERS: Table = (
-    (re.compile(r"^(?!.*\bsender\b).*?(?:host or domain name not found|couldn'?t find any host|"
+    (re.compile(r"^(?!.*\bsender\b).*?(?:host unknown \((?:authoritative|name server)|host or domain name not found|couldn'?t find any host|"
                 r"no such domain|domain (?:name )?(?:does ?n[o']t exist|not found)|"
                 r"wasn't found at|unrouteable (?:mail )?domain|null ?mx)"), "no_mailbox"),
     (re.compile(r"messages? (?:size )?(?:exceeds|is too large|too big)|"
                 r"(?:exceeds|larger than) .{0,30}(?:message|size)"), "refused"),
-    (re.compile(r"have been failing for a long time|retry time(?:out)? (?:not|exceeded)|"
-                r"(?:message|delivery time) expired|too long in (?:the )?queue|"
+    (re.compile(r"have been failing for a long time|could not deliver for the last|retry time(?:out)? (?:not|exceeded)|"
+                r"(?:message|envelope|delivery(?: time)?|lifetime|lease) (?:has )?expired|too long in (?:the )?queue|"
                 r"in the queue too long|connection (?:timed out|refused)|"
-                r"could ?n[o']t (?:connect|establish)|no route to host|network (?:is )?unreachable"),
+                r"could ?n[o']t (?:connect|establish)|no route to host|domain is not reachable|"
+                r"did not accept our requests? to connect|network (?:is )?unreachable"),
      "temporary"),
 )  # fmt: skip
 # SparkPost's classes of bounces; what is not here is none, such as 60, an automatic reply.
@@ -99,7 +105,9 @@ def _passages(text: str) -> Iterator[str]:
     The words of a program behind the mail server come without a code. They say more than the status
     that the server made of them: "over quota" under 5.1.1 is a full mailbox.
     """
-    paragraphs = (" ".join(part.split()) for part in re.split(r"\n[ \t]*\n", text))
+    paragraphs = (
+        " ".join(part.split()) for part in PARAGRAPHS_END.split(PROGRAM_FAILED.sub("", text))
+    )
     for part in sorted(filter(None, paragraphs), key=_place)[:REASONS_MAX]:
         yield part[:TEXT_MAX]
 
@@ -107,7 +115,7 @@ def _passages(text: str) -> Iterator[str]:
 def _place(paragraph: str) -> int:
     """Which paragraph is read first: that of the lowest number."""
     has_code = REPLY.search(paragraph) or ENHANCED.search(paragraph)
-    return 2 if BARE_STATUS.fullmatch(paragraph) else 0 if has_code else 1
+    return 2 if ENHANCED.fullmatch(paragraph.partition(" (")[0]) else 0 if has_code else 1
 
 
 def _kind_of_passage(text: str) -> Kind | None:

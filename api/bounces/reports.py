@@ -45,7 +45,7 @@ GENERATED = re.compile(
 UNREADABLE = "\ufffd"  # in the place of bytes that are not text
 
 STATUS_TYPES = ("message/delivery-status", "message/global-delivery-status")
-FAILED, DELAYED = ("failed", "fail", "error"), ("delayed", "delay")
+FAILED, DELAYED = ("failed", "fail", "error"), ("delayed", "delay", "expired")
 SENDERS = re.compile(r"^(?:mailer[-_.]?daemon|mail[-_.]?daemon|post[-_.]?master|mdaemon|mailerdaemon|"
                      r"microsoftexchange[0-9a-f]*|daemon|bounces?|mail[-_.]?delivery\S*)@", re.I)  # fmt: skip
 SUBJECT = re.compile(
@@ -76,6 +76,8 @@ RETURNED = re.compile(
 )
 LINE_MAX = 200  # of a line that is compared with it
 ADDRESS = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
+# An address with its reason behind it, as OpenSMTPD and Postfix list them.
+LISTED = re.compile(rf"^[ \t]*<?({ADDRESS.pattern})>?:\s", re.MULTILINE)
 LINE_TAGS = ("br", "p", "/p", "div", "tr", "li", "h1", "h2", "h3")
 
 
@@ -105,7 +107,7 @@ def reported_in(octets: bytes) -> dict[str, Kind]:
 
 
 def _bounces_of(octets: bytes) -> dict[str, Kind] | None:
-    message = email.message_from_bytes(octets)
+    message = email.message_from_bytes(octets.lstrip())
     text = _text_of(message)
     if blocks := list(_status_blocks(message))[:ADDRESSES_MAX]:
         return _of_originals(_by_status(blocks, text), text) or None
@@ -115,8 +117,11 @@ def _bounces_of(octets: bytes) -> dict[str, Kind] | None:
     addresses_later, addresses = _scan(email.message_from_bytes(octets[:SCAN_OCTETS_MAX]))
     if is_from_server and not (addresses or addresses_later):
         addresses = _named(message, text)
-    addresses |= _undisclosed(text)
-    found = _of_originals(_by_text(text, addresses, addresses_later), text)
+    # The scan may find the sender, too, in the headers of the returned mail.
+    in_text = frozenset(each for each in addresses if each in text.lower())
+    found = _of_originals(
+        _by_text(text, (in_text or addresses) | _undisclosed(text), addresses_later), text
+    )
     return found or ({} if is_from_server else None)
 
 
@@ -170,9 +175,10 @@ def _may_be_bounce(message: Message, text: str) -> bool:
 
 def _is_from_server(message: Message) -> bool:
     """Whether a mail server wrote it, by its own account."""
-    senders = getaddresses([_header(message, "From"), _header(message, "Sender")])
     return bool(message.get("X-Failed-Recipients")) or any(
-        SENDERS.match(address) for _, address in senders
+        # DragonFly's agent writes "MAILER-DAEMON <>".
+        SENDERS.match(f"{address or name}@")
+        for name, address in getaddresses([_header(message, "From"), _header(message, "Sender")])
     )
 
 
@@ -183,16 +189,17 @@ def _by_text(
     found: dict[str, Kind] = dict.fromkeys(addresses_later, "temporary")
     is_later = LATER.search(text) is not None
     for address in list(addresses)[:ADDRESSES_MAX]:
-        kind: Kind | None = "temporary" if is_later else _kind_under(text, address, addresses)
-        if kind is None and len(addresses) == 1:
-            kind = kind_of_reason(text)
+        kind = "temporary" if is_later else _kind_under(text, address, addresses)
         found[address] = kind or "unknown"
     return found
 
 
 def _kind_under(text: str, address: str, addresses: Collection[str]) -> Kind | None:
-    """The kind by the lines from each place of the address up to the next bounced address."""
-    lines = text.split("\n")
+    """The kind by the lines from each place of the address up to the next bounced address.
+
+    If no other has bounced, also by the whole text: the reason may be above the address.
+    """
+    lines, said = text.split("\n"), []
     folded = [line.lower() for line in lines]
     places = [place for place, line in enumerate(folded) if address in line][:PLACES_MAX]
     for place in places:
@@ -201,9 +208,8 @@ def _kind_under(text: str, address: str, addresses: Collection[str]) -> Kind | N
             other in folded[end] for other in addresses if other != address
         ):
             end += 1
-        if (kind := kind_of_reason("\n".join(lines[place:end]))) is not None:
-            return kind
-    return None
+        said += [*lines[place:end], ""]
+    return kind_of_reason("\n".join([*said, text] if len(addresses) == 1 else said))
 
 
 def _scan(message: Message) -> tuple[frozenset[str], frozenset[str]]:
@@ -223,7 +229,9 @@ def _scan(message: Message) -> tuple[frozenset[str], frozenset[str]]:
 
 
 def _named(message: Message, text: str) -> frozenset[str]:
-    """The one address that the text names beside the sender's and the reporter's own."""
+    """The addresses that the text lists; else the one it names beside sender's and reporter's own."""
+    if listed := frozenset(LISTED.findall(text.lower())):
+        return listed
     headers = [_header(message, name) for name in ("To", "From", "Delivered-To", "Sender")]
     own = {address.lower() for _, address in getaddresses(headers)}
     named = ADDRESS.findall(f"{_header(message, 'Subject')}\n{text}".lower())
@@ -282,7 +290,7 @@ def _text_of(message: Message) -> str:
     """The text of the mail itself, without the returned mail."""
     found: list[str] = []
     for part in _own_parts(message):
-        kind = part.get_content_type()
+        kind = part.get_content_type().split()[0]  # a parameter may come without a semicolon
         if kind not in ("text/plain", "text/html") or (found and kind == "text/html"):
             continue
         octets = part.get_payload(decode=True)
