@@ -64,8 +64,8 @@ Events = tuple[str, list[Event]]  # the service, and what it says
 def read_events(octets: bytes) -> Events | SubscriptionConfirmation:
     """The events of a body in JSON, or in Mandrill's form. Raises UnreadableEvents."""
     if octets.startswith(FORM):
-        form = octets[len(FORM) :].partition(b"&")[0].decode("ascii", "replace")
-        octets = unquote_plus(form).encode()
+        form = octets[len(FORM) :].partition(b"&")[0]
+        octets = unquote_plus(form.decode("ascii", "replace")).encode()
         if octets.strip() == b"[]":  # it tries whether the address answers
             return "mandrill", []
     body = _json(octets)
@@ -74,18 +74,17 @@ def read_events(octets: bytes) -> Events | SubscriptionConfirmation:
             return SubscriptionConfirmation(
                 _text(body["TopicArn"]), _amazons(_text(body.get("SubscribeURL")))
             )
+        if _text(body.get("Message")).startswith("Successfully validated SNS topic"):
+            return "ses", []  # at its set-up
         body = _json(_text(body.get("Message")).encode())
     for name, is_of, events in SERVICES:
         if is_of(body):
-            return name, [_checked(event) for event in events(body)]
+            found = list(events(body))
+            # A recipient that is no address is the customer's own mistake, and bounced nowhere.
+            if any(event.word is not None and not event.address for event in found):
+                raise UnreadableEvents
+            return name, found
     raise UnreadableEvents
-
-
-def _checked(event: Event) -> Event:
-    """The event. Raises UnreadableEvents for a bounce that names no recipient."""
-    if event.word is not None and "@" not in event.address:
-        raise UnreadableEvents
-    return event
 
 
 def _json(octets: bytes) -> object:
@@ -112,20 +111,22 @@ def _ses_events(posted: object) -> Iterator[Event]:
     name = body.get("notificationType", body.get("eventType"))
     if not isinstance(name, str):
         raise UnreadableEvents
-    if name != "Bounce":
+    if name not in SES_RECIPIENTS:
         yield Event("", None)
         return
-    bounce = _fields(body, "bounce")
-    subtype = bounce.get("bounceSubType")
-    word: Kind = "temporary"  # transient, or on a suppression list
-    if bounce.get("bounceType") == "Permanent" and subtype in ("General", "NoEmail"):
-        word = "no_mailbox" if subtype == "NoEmail" else "unknown"
-    recipients = bounce.get("bouncedRecipients")
+    bounce = _fields(body, name[0].lower() + name[1:])
+    word: Kind = "temporary"  # transient, late, or on a suppression list
+    # NoEmail: SES found no address in the bounce, not: there is no such mailbox.
+    if bounce.get("bounceType") == "Permanent" and (
+        bounce.get("bounceSubType") in ("General", "NoEmail")
+    ):
+        word = "unknown"
+    recipients = bounce.get(SES_RECIPIENTS[name])
     if not isinstance(recipients, list):
         raise UnreadableEvents
     for each in map(_mapping, recipients):
         reason = f"{_text(each.get('diagnosticCode'))}\n\n{_text(each.get('status'))}"
-        yield Event(_text(each.get("emailAddress")), word, reason)
+        yield Event(parseaddr(_text(each.get("emailAddress")))[1], word, reason)
 
 
 def _sendgrid_events(posted: object) -> Iterator[Event]:
@@ -133,7 +134,7 @@ def _sendgrid_events(posted: object) -> Iterator[Event]:
         name = each.get("event")
         word: Kind | None = None
         if name == "bounce" and each.get("type") != "blocked":
-            is_invalid = each.get("bounce_classification") == "Invalid Address"
+            is_invalid = each.get("bounce_classification") in ("Invalid Address", "invalid")
             word = "no_mailbox" if is_invalid else "unknown"
         elif name in ("bounce", "blocked", "dropped", "deferred"):
             word = "temporary"
@@ -198,12 +199,12 @@ def _sparkpost_events(posted: object) -> Iterator[Event]:
     for each in _listed(posted):
         for event in map(_mapping, _fields(each, "msys").values()):
             name, word = event.get("type"), None
-            if name in ("bounce", "out_of_band"):
+            address = _text(event.get("raw_rcpt_to")) or _text(event.get("rcpt_to"))
+            if name == "bounce" or (name == "out_of_band" and address):  # that may not name it
                 word = SPARKPOST_CLASSES.get(_text(event.get("bounce_class")))
             elif name in ("delay", "policy_rejection", "generation_rejection"):
                 word = "temporary"
             reason = event.get("raw_reason") or event.get("reason")
-            address = _text(event.get("raw_rcpt_to")) or _text(event.get("rcpt_to"))
             yield Event(address, word, _text(reason))
 
 
@@ -216,19 +217,19 @@ def _resend_events(posted: object) -> Iterator[Event]:
     bounce, recipients = _fields(fields, "bounce"), fields.get("to")
     texts = recipients if isinstance(recipients, list) else [recipients]
     codes = bounce.get("diagnosticCode")
-    said = [bounce.get("message"), *(codes if isinstance(codes, list) else [codes])]
+    said = [*(codes if isinstance(codes, list) else [codes]), bounce.get("message")]
     word: Kind = "temporary"
     if name == "email.bounced" and bounce.get("type") in (None, "Permanent"):
-        is_gone = bounce.get("subType") == "NoEmail"
-        # Of several recipients it does not say which one it means.
-        word = "no_mailbox" if is_gone and len(texts) == 1 else "unknown"
+        word = "unknown"
     if name == "email.bounced" and bounce.get("subType") in SUPPRESSED:
         word = "temporary"
+    # Of several recipients it does not say which one it means.
     reason = "\n\n".join(map(_text, said)) if len(texts) == 1 else ""
     for text in texts:
         yield Event(parseaddr(_text(text))[1], word, reason)
 
 
+SES_RECIPIENTS = {"Bounce": "bouncedRecipients", "DeliveryDelay": "delayedRecipients"}
 SUPPRESSED = ("Suppressed", "OnAccountSuppressionList")
 MAILJET_ERRORS: dict[str, Kind] = {
     "user unknown": "no_mailbox", "mailbox inactive": "no_mailbox", "invalid domain": "no_mailbox",

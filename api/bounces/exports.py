@@ -199,8 +199,7 @@ LAYOUTS = (
     Layout(
         "SES", ("bouncetype", "bouncesubtype"), ("bouncetype", "bouncesubtype"),
         _words(
-            no_mailbox="permanentnoemail",
-            unknown="permanent permanentgeneral undetermined",
+            unknown="permanent permanentgeneral permanentnoemail undetermined",
             temporary="permanentsuppressed permanentonaccountsuppressionlist "
             "permanentunsubscribedrecipient transient",
         ),

@@ -14,7 +14,7 @@ GONE = "smtp; 550 5.1.1 user unknown"
 SPAM = "550 5.7.1 Message rejected as spam by content filtering"
 
 
-def ses(kind: str, subtype: str, diagnostic: str | None = GONE) -> dict[str, Any]:
+def ses(kind: str, subtype: str, diagnostic: str | None = GONE, **fields: str) -> dict[str, Any]:
     return {
         "notificationType": "Bounce",
         "bounce": {
@@ -23,6 +23,7 @@ def ses(kind: str, subtype: str, diagnostic: str | None = GONE) -> dict[str, Any
             "bouncedRecipients": [
                 {"emailAddress": "jane@example.com", "status": "5.1.1", "action": "failed"}
                 | ({} if diagnostic is None else {"diagnosticCode": diagnostic})
+                | fields
             ],
         },
         "mail": {"destination": ["jane@example.com"]},
@@ -64,6 +65,8 @@ SUPPRESSED_BY_SES = (
 CASES: list[tuple[Any, str, str | None]] = [
     (wrapped(ses("Permanent", "General")), "ses", "no_mailbox"),
     (ses("Permanent", "NoEmail", None), "ses", "no_mailbox"),
+    (ses("Permanent", "NoEmail", None, status=""), "ses", "unknown"),
+    (ses("Permanent", "General", emailAddress="Jane <jane@example.com>"), "ses", "no_mailbox"),
     (ses("Permanent", "General", f"smtp; {SPAM}"), "ses", "refused"),
     (ses("Permanent", "OnAccountSuppressionList"), "ses", "temporary"),
     (ses("Transient", "MailboxFull"), "ses", "temporary"),
@@ -113,11 +116,13 @@ def sparkpost(type: str, number: str, reason: str = GONE) -> list[dict[str, Any]
     return [{"msys": {"message_event": event}}]
 
 
-def resend(subtype: str, *texts: str, type: str = "email.bounced") -> dict[str, Any]:
+def resend(
+    subtype: str, *texts: str, type: str = "email.bounced", message: str = "a hard bounce"
+) -> dict[str, Any]:
     bounce = {
         "type": "Permanent",
         "subType": subtype,
-        "message": "a hard bounce",
+        "message": message,
         "diagnosticCode": [*texts],
     }
     return {
@@ -156,7 +161,12 @@ CASES += [
     (sparkpost("delivery", "10"), "sparkpost", None),
     (resend("General", GONE), "resend", "no_mailbox"),
     (resend("General"), "resend", "unknown"),
-    (resend("NoEmail"), "resend", "no_mailbox"),
+    (resend("NoEmail"), "resend", "unknown"),
+    (
+        resend("General", f"smtp; {GONE}", message="They gave no reason. " * 20),
+        "resend",
+        "no_mailbox",
+    ),
     (resend("Suppressed", GONE), "resend", "temporary"),
     (resend("General", GONE, type="email.delivery_delayed"), "resend", "temporary"),
     (sendgrid(event="delivered"), "sendgrid", None),
@@ -191,6 +201,26 @@ def test_a_bounce_of_several_recipients_says_of_none_that_it_does_not_exist() ->
     read = read_events(json.dumps(body).encode())
     assert not isinstance(read, SubscriptionConfirmation)
     assert [event.kind for event in read[1]] == ["unknown", "unknown"]
+
+
+def test_a_recipient_that_is_no_address_costs_the_other_events_nothing() -> None:
+    invalid = sendgrid(event="dropped", email="not an email address", reason="Invalid")
+    read = read_events(json.dumps([*invalid, *sendgrid(reason=GONE)]).encode())
+    assert not isinstance(read, SubscriptionConfirmation)
+    assert read[1][1].kind == "no_mailbox"
+
+
+def test_a_delay_of_ses_is_temporary_for_each_address() -> None:
+    late = {"emailAddress": "jane@example.com", "status": "4.4.1"}
+    body = {"eventType": "DeliveryDelay", "deliveryDelay": {"delayedRecipients": [late]}}
+    read = read_events(json.dumps(body | {"mail": {}}).encode())
+    assert not isinstance(read, SubscriptionConfirmation)
+    assert [(each.address, each.kind) for each in read[1]] == [("jane@example.com", "temporary")]
+
+
+def test_the_notice_that_ses_has_validated_its_topic_says_nothing() -> None:
+    text = "Successfully validated SNS topic for Amazon SES event publishing."
+    assert read_events(json.dumps(wrapped({}) | {"Message": text}).encode()) == ("ses", [])
 
 
 def test_services_may_try_whether_the_address_answers() -> None:
@@ -244,7 +274,6 @@ def test_other_bodies_are_no_events(octets: bytes) -> None:
         b'{"notificationType":"Bounce","bounce":{"bouncedRecipients":[1,null]}}',
         b'{"RecordType":"Bounce","Type":"HardBounce","Email":true}',
         b'{"event-data":7}',
-        b'{"event":"hard_bounce","email":7,"ts_event":1}',
         b'{"event":"bounce","MessageID":1,"hard_bounce":true}',
         b'[{"event":"hard_bounce","msg":{"email":null}}]',
         b'[{"msys":{"message_event":{"type":"bounce","bounce_class":"10"}}}]',
