@@ -54,7 +54,7 @@ def _set(words: str) -> frozenset[str]:
 # These say it by themselves, in each column that is named like a kind.
 SURE = _words(
     no_mailbox="hardbounce hardbounced hardbounces bouncehard bouncedhard permanentbounce "
-    "permanentfailure permanentfail bouncepermanent hardfail hardfailure",
+    "permanentfailure permanentfail bouncepermanent hardfail hardfailure nxdomain",
     temporary="softbounce softbounced softbounces bouncesoft bouncedsoft transientbounce "
     "temporarybounce temporaryfailure temporaryfail bouncetransient softfail softfailure "
     "deferred deferral deliverydelayed",
@@ -69,7 +69,8 @@ SURE = _words(
 USUAL = _words(
     no_mailbox="hard",
     temporary="soft",
-    none="spam scheduled canceled cancelled pending retrying error delayed delay",
+    unknown="cleaned",
+    none="nonsubscribed spam scheduled canceled cancelled pending retrying error delayed delay",
 )
 # These as well, where the column is one of events: elsewhere it may be a contract's or a payment's.
 OF_EVENTS = _words(
@@ -84,21 +85,25 @@ OF_BOUNCES = _words(
     "unknownuser userunknown unknownrecipient recipientunknown nonexistent nonexistentaddress "
     "nonexistant doesnotexist addressdoesnotexist mailboxdoesnotexist mailboxnotfound "
     "mailboxunknown unknownmailbox usernotfound invaliddomain baddomain domaindoesnotexist "
-    "unknowndomain disabled inactive mailboxinactive mailboxdisabled accountdisabled",
+    "unknowndomain disabled inactive mailboxinactive mailboxdisabled accountdisabled hb "
+    "inactivemailbox",
     temporary="transient temporary full mailboxfull overquota quota quotaexceeded mailboxoverquota "
     "greylisted greylisting timeout connection connectiontimeout connectionissue dnsfailure "
     "dnserror suppressed suppression suppressedlist onaccountsuppressionlist preblocked "
-    "previouslybounced vacation technical technicalfailure",
+    "previouslybounced vacation technical technicalfailure sb quotaissues messageexpired "
+    "noanswerfromhost badconnection routingerrors",
     refused="blocked block spam spamblock spamcontent spamnotification policy policyissue "
     "policyrelated content contentrejected contentblocked contentblock reputation ipreputation "
     "domainreputation dmarc dmarcpolicy senderblocked messagetoolarge toolarge attachmentrejected "
-    "relaydenied relayingdenied mailblock blacklisted",
+    "relaydenied relayingdenied mailblock blacklisted contentrelated spamrelated virusrelated "
+    "relayingissues invalidsender protocolerrors",
     unknown="general generalbounce other unknown undeliverable suspended unclassified",
     none="vacationautoreply manual manuallydeactivated manualsuppression userunsubscribed",
 )  # fmt: skip
 YES = frozenset({"true", "yes", "y", "x", "ja", "oui", "si", "wahr"})
 NOTHING = {""} | _set(  # values that say no, where another column may say yes
-    "0 00 n no false none never na notapplicable nobounce notbounced null nil nan nein non"
+    "0 00 n no false none never na notapplicable nobounce notbounced null nil nan nein non "
+    "ok valid active good"
 )
 COUNT = re.compile(r"\d{1,9}(?:\.0+)?")
 DATE = re.compile(
@@ -107,24 +112,32 @@ DATE = re.compile(
 
 # A column of kinds has one of these words in its name, and beside it only those of BESIDE.
 KIND_NAMES = _set(
-    "type kind status state event events category class classification result outcome severity action "
+    "type kind status state event events category cat class classification result outcome severity "
+    "action suppressions "
     "reason typ tipo statut estado stato ereignis grund motivo motif raison art activity"
 )
 EVENT_NAMES = frozenset({"event", "events", "severity", "delivery", "ereignis"})
 PLAIN_NAMES = _set("type typ tipo kind reason grund motivo motif raison status")
 TYPE_NAMES = frozenset(
-    {"type", "kind", "category", "class", "classification", "subtype", "typ", "tipo"}
+    {"type", "kind", "category", "cat", "class", "classification", "subtype", "typ", "tipo"}
 )
 # Columns of free text; those of SERVER_NAMES hold nothing but what mail servers say.
 TEXT_NAMES = _set(
     "reason reasons description detail details code status message text raw "
     "grund motivo motif raison"
 )
-SERVER_NAMES = _set("smtp dsn diagnostic diagnosis error errors response reply enhanced fehler")
+SERVER_NAMES = _set(
+    "smtp dsn diag diagnostic diagnosis error errors response reply output enhanced fehler"
+)
 BESIDE = _set(
     "email emails e mail mails message msg smtp delivery last latest first record sub subtype name "
     "marketing number of is has was date time at count total num no recipient rcpt the by on raw log "
     "hard soft hs enum timestamp ts mta server remote st esp suppression notification"
+)
+SENDER_KEYS = ("from", "sender", "mailfrom", "orig", "source", "returnpath")
+RECIPIENT_KEYS = _set(
+    "to toemail toaddress emailto rcpt rcptto recipient recipients recipientemail recipientaddress "
+    "emailrecipient"
 )
 # As well, beside the word bounce: a contact's status alone is not one of mail.
 OF_PEOPLE = _set("contact prospect subscriber customer user person lead member campaign newsletter")
@@ -199,9 +212,10 @@ LAYOUTS = (
     Layout(
         "SES", ("bouncetype", "bouncesubtype"), ("bouncetype", "bouncesubtype"),
         _words(
+            no_mailbox="hard",  # as other services write it in these columns
             unknown="permanent permanentgeneral permanentnoemail undetermined",
             temporary="permanentsuppressed permanentonaccountsuppressionlist "
-            "permanentunsubscribedrecipient transient",
+            "permanentunsubscribedrecipient transient soft",
         ),
         "emailaddress",
     ),
@@ -266,11 +280,15 @@ def layout_of(columns: Sequence[str]) -> Layout | None:
 
 
 def address_column(columns: Sequence[str]) -> str | None:
-    """The name of the column of the addresses, where a layout says it."""
-    layout = layout_of(columns)
-    if layout is None or layout.address is None:
-        return None
-    return next((name for name in columns if _last_part(name) == layout.address), None)
+    """The name of the column of the addresses, where a layout says it.
+
+    Or where one column is the sender's by its name, and one the recipient's.
+    """
+    layout, keys = layout_of(columns), [*map(_last_part, columns[:COLUMNS_MAX])]
+    wanted = RECIPIENT_KEYS if any(key.startswith(SENDER_KEYS) for key in keys) else frozenset()
+    if layout is not None and layout.address is not None:
+        wanted = frozenset({layout.address})
+    return next((columns[place] for place, key in enumerate(keys) if key in wanted), None)
 
 
 def _last_part(column: str) -> str:
@@ -315,7 +333,7 @@ class ExportReader:
         self._is_free_text = layout is not None and layout.rest == "unknown"
         self._impure = frozenset(survey.impure)
         self._texts = {
-            place: _is_of_server(name)
+            place: layout is not None or _is_of_server(name)
             for place, name in enumerate(self._columns)
             if _is_text_name(name)
         }
@@ -491,7 +509,7 @@ def _joined(texts: Iterable[str]) -> str:
     kept = [text for text in texts if text]
     codes = [text for text in kept if BARE_CODE.fullmatch(text)]
     others = [text for text in kept if text not in codes]
-    return "\n\n".join(_with_code(others, codes))[:ROW_TEXT_MAX]
+    return "\n\n".join(_with_code(others, codes) if others else codes[:1])[:ROW_TEXT_MAX]
 
 
 def _with_code(texts: Sequence[str], codes: Sequence[str]) -> Iterator[str]:

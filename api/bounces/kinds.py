@@ -46,6 +46,7 @@ PROGRAM_FAILED = re.compile(
 )
 # An empty line, or a heading as Sendmail has them: "----- Transcript of session follows -----".
 PARAGRAPHS_END = re.compile(r"\n[ \t]*\n|^[ \t]*-{3,5} [^\n]{1,80} -{3,5}[ \t]*$", re.MULTILINE)
+CODE_ALONE = re.compile(r"(?:(?:smtp|error|reply|status|code):? ){0,3}([45]\d\d)", re.IGNORECASE)
 NO_WORDS = 554  # the code for a text without one: no rule reads it by itself
 REPLY = re.compile(
     r"(?<!\d:)(?<![\d.,/-])([45]\d\d)[ -](?!\s*(?:bytes|octets|[kmg]i?b|seconds|minutes|hours|messages)\b)",
@@ -58,7 +59,7 @@ CONTINUED = re.compile(r"\s[45]\d\d-(?:[45]\.\d{1,3}\.\d{1,3} )?")  # in a reply
 # rules say nothing.
 OF_SERVERS: Table = (
     (re.compile(r"^(?!.*\bsender\b).*?(?:host unknown \((?:authoritative|name server)|host or domain name not found|couldn'?t find any host|"
-                r"no such domain|domain (?:name )?(?:does ?n[o']t exist|not found)|"
+                r"no such domain|domain (?:name )?(?:\S+\.\S+ )?(?:does ?n[o']t exist|not found)|"
                 r"wasn't found at|unrouteable (?:mail )?domain|null ?mx)"), "no_mailbox"),
     (re.compile(r"messages? (?:size )?(?:exceeds|is too large|too big)|"
                 r"(?:exceeds|larger than) .{0,30}(?:message|size)"), "refused"),
@@ -80,6 +81,9 @@ CODES: dict[str, Kind] = {
     "1.2": "no_mailbox", "1.3": "no_mailbox", "1.6": "no_mailbox", "4.4": "no_mailbox",
     "4.310": "no_mailbox", "1.7": "refused", "1.8": "refused", "2.2": "temporary",
     "2.3": "refused", "3.4": "refused", "4.7": "temporary", "4.316": "temporary",
+    # Replies without words (RFC 5321 4.2.3, RFC 4954): the others of 5yz say nothing.
+    "421": "temporary", "450": "temporary", "451": "temporary", "452": "temporary",
+    "530": "refused", "535": "refused", "552": "temporary",
 }  # fmt: skip
 
 
@@ -132,6 +136,8 @@ def _kind_of_passage(text: str) -> Kind | None:
             return "temporary"
         if (kind := CODES.get(f"{code[2]}.{code[3]}")) is not None:
             return kind
+    if (code := CODE_ALONE.fullmatch(text)) is not None:
+        return CODES.get(code[1])
     return _read(NO_WORDS, text)
 
 

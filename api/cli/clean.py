@@ -320,8 +320,7 @@ def _source(
         raise Misuse("--live needs a service: give --server, or set MAILPROBE_SERVER")
     if (service := named_service(server, key, settings, bounces)) is None:
         engine = replace(settings.engine, asks_hosts=asks_hosts and settings.engine.asks_hosts)
-        bounced = _bounced_in(bounces)
-        return _OwnEngineOpener(engine, bounced), True, engine.asks_hosts
+        return _OwnEngineOpener(engine, _bounced_in(bounces)), True, engine.asks_hosts
     from .remote.source import open_remote_source
 
     way: Way = "live" if live else "best"

@@ -161,8 +161,7 @@ def request_order(addresses: Sequence[str]) -> "array[int]":
         numbers.append(number)
         turns.append(counts[number] // DOMAIN_RUN)
         counts[number] += 1
-    by_domain = _counting_sort(range(len(addresses)), numbers)
-    return _counting_sort(by_domain, turns)
+    return _counting_sort(_counting_sort(range(len(addresses)), numbers), turns)
 
 
 def _counting_sort(positions: Iterable[int], keys: "array[int]") -> "array[int]":

@@ -130,8 +130,7 @@ async def _refresh(
 
 def _is_due(folder: Path, now: float) -> bool:
     """Whether the list is missing, older than a day, or of the future."""
-    age_s = now - _changed_at(folder)
-    return not 0 <= age_s < EVERY_S
+    return not 0 <= now - _changed_at(folder) < EVERY_S
 
 
 def _changed_at(folder: Path) -> float:

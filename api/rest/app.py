@@ -208,8 +208,7 @@ class ApiApp(QuartTrio):
 
     async def _refuse_error(self, error: Exception) -> Response:
         refusal = _as_refusal(error, request.scope, self.service.tools_url)
-        reply = refuse(self.service, refusal)
-        return _response(reply, request_id_of(request.scope))
+        return _response(refuse(self.service, refusal), request_id_of(request.scope))
 
     def create_url_adapter(self, request: Any) -> MapAdapter:
         """Route by the path alone: a Host header cannot name another site in our links."""

@@ -28,7 +28,7 @@ from ...reader.own_list import rows_of
 from ...terminal import plain
 from .mails import files_of, is_mail, mails_of
 
-EVENT_ENDINGS = frozenset({".ndjson", ".jsonl"})
+EVENT_ENDINGS = frozenset({".ndjson", ".jsonl", ".json"})
 EVENT_LINES_TRIED = 20
 EVENT_OCTETS_MAX = 1 << 20  # of a line, as of a post
 EXAMPLES_MAX = 3  # of each kind

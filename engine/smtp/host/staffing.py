@@ -252,8 +252,7 @@ class HostLoad(Struct, eq=False):
             if self._host.tolerance.growth(Kind.LIST, account, now, patience_s) is Growth.NOT:
                 return ANSWERED_AT_ONCE - under_way  # and turned away there
             return 1 - under_way  # for which the host is asked whether it still judges
-        more = budget.room(Kind.LIST, account, now)
-        return min(room, max(more, 1 - under_way, 0))
+        return min(room, max(budget.room(Kind.LIST, account, now), 1 - under_way, 0))
 
     def _of_connections(self, held: int, *, at_end: bool) -> int:
         """What the host's connections have room for.

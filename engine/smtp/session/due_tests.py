@@ -95,8 +95,7 @@ class DueTests(Struct, eq=False):
         is_counted = budget.known.is_counted
         if not is_counted and budget.room(first.kind, first.asker, now) > len(self.due):
             return True
-        each = 1 / budget.share
-        return any(len(test.domain.awaiting) > each for test in self.due)
+        return any(len(test.domain.awaiting) * budget.share > 1 for test in self.due)
 
     # -- which are not sent ----------------------------------------------------------------------
 

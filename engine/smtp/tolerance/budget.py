@@ -348,8 +348,7 @@ class RefusalBudget(Struct, eq=False):
             return 1.0
         if self.known.is_tried:
             return self.share if left >= 2 else max(self.share, 0.1)
-        calm = left >= 2 and self._is_calm
-        return max(2 * self.share, 0.1) if calm else 1.0
+        return max(2 * self.share, 0.1) if left >= 2 and self._is_calm else 1.0
 
     def _price(self, kind: Kind, left: float) -> float:
         if kind is Kind.LIST:

@@ -41,6 +41,7 @@ def test_each_row_of_an_export_is_taken_as_what_it_says(tmp_path: Path, name: st
     expected = expected_of(ALL[name])
     taken = {address: found.kinds.get(address, "ignored") for address in expected}
     assert taken == expected
+    assert found.kinds.keys() <= expected.keys()
     assert sum(found.rows.values()) == len(expected)
     assert all(len(examples) <= 3 for examples in found.examples.values())
 
