@@ -286,8 +286,7 @@ class Verifier:
         self, kind: type[BaseException] | None, raised: BaseException | None, _: object
     ) -> None:
         """Cancel what is unfinished and close the engine, within a second."""
-        thread = self._stop_thread()
-        error = thread.ended.result()
+        error = self._stop_thread().ended.result()
         if error is not None and raised is None:
             raise error
 
@@ -318,8 +317,7 @@ class Verifier:
             block, self._block = self._block, None
             await block.__aexit__(kind, raised, traceback)
             return
-        thread = self._stop_thread()
-        error = await asyncio.wrap_future(thread.ended)
+        error = await asyncio.wrap_future(self._stop_thread().ended)
         if error is not None and raised is None:
             raise error
 

@@ -268,8 +268,7 @@ def revoke_key(db: Database, account_id: str | None, key_id: str, *, by: Actor =
             "UPDATE keys SET revoked_at = :now WHERE id = :key",
             {"now": micros(db.now()), "key": key_id},
         )
-        act = Act("key_revoked", key_id, label, prefix)
-        audit.add(db, account, by, act)
+        audit.add(db, account, by, Act("key_revoked", key_id, label, prefix))
     lists.pause_of_key(db, key_id)
     return bool(found)
 

@@ -100,8 +100,7 @@ class StripeTransport(sdk.HTTPClient):
         try:
             got = await self._http.request(method, url, headers=headers, content=post_data)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            why = "Stripe cannot be reached"
-            raise sdk.APIConnectionError(why) from error  # type: ignore[no-untyped-call]
+            raise sdk.APIConnectionError("Stripe cannot be reached") from error  # type: ignore[no-untyped-call]
         return got.content, got.status_code, got.headers
 
     async def close_async(self) -> None:

@@ -151,8 +151,7 @@ def _postmark_events(posted: object) -> Iterator[Event]:
 
 
 def _mailgun_events(posted: object) -> Iterator[Event]:
-    body = _mapping(posted)
-    event = _fields(body, "event-data")
+    event = _fields(_mapping(posted), "event-data")
     if not isinstance(event.get("event"), str):
         raise UnreadableEvents
     status = _fields(event, "delivery-status")
@@ -204,8 +203,7 @@ def _sparkpost_events(posted: object) -> Iterator[Event]:
                 word = SPARKPOST_CLASSES.get(_text(event.get("bounce_class")))
             elif name in ("delay", "policy_rejection", "generation_rejection"):
                 word = "temporary"
-            reason = event.get("raw_reason") or event.get("reason")
-            yield Event(address, word, _text(reason))
+            yield Event(address, word, _text(event.get("raw_reason") or event.get("reason")))
 
 
 def _resend_events(posted: object) -> Iterator[Event]:

@@ -99,8 +99,7 @@ def reported_in(octets: bytes) -> dict[str, Kind]:
         return {}
     try:
         message = email.message_from_bytes(octets)
-        blocks = list(islice(_status_blocks(message), REPORTED_MAX))
-        found = _by_status(blocks, "")
+        found = _by_status(list(islice(_status_blocks(message), REPORTED_MAX)), "")
         return _of_originals(found, _text_of(message)) if found else {}
     except Exception:  # the email package raises others at hostile text
         return {}

@@ -76,7 +76,8 @@ ESCAPE = re.compile(r"\\u([0-9A-Fa-f]{4})|_x([0-9A-Fa-f]{4})_")
 LINE_END = re.compile(r"(@[\w.-]*\.\w{2,24})(?:\\[nrt])+")  # likewise, behind a domain
 JOINED = "_%$~^"  # a domain does not end before these and a letter
 LINK = re.compile(r"mailto:|://", re.IGNORECASE)
-MAILBOX = re.compile(r"([^<>]*)<\s*([^<>\s]+)\s*>[\s,;.]*")
+_QUOTED = r'"(?:[^"\\]|\\.)*+"'
+MAILBOX = re.compile(rf"(\s*{_QUOTED}\s*|[^<>]*)<\s*({_QUOTED}@[^<>\s]+|[^<>\s]+)\s*>[\s,;.]*")
 
 # What no text in ASCII lacks that has an address, or means one.
 MAY_HAVE_ADDRESS = re.compile(
@@ -95,6 +96,13 @@ DOT_WORD = re.compile(
 )
 SPACE_IN_DOMAIN = re.compile(r"[.-]? [.-]?[a-z0-9-]{1,63}(?:\.[a-z]{2,24})*\.?$", re.IGNORECASE)
 SPACED_DOT = re.compile(r" ?\. ?")
+DOT_APART = re.compile(r"(?<=\w) \. ?(?=\w)")  # within a local part
+# What shows that an address is a part of another one: the end of its domain behind it, or
+# directly before it the beginning of its local part.
+CUT_ENDING = re.compile(r"[,;]([a-z]{2}|com|net|org|edu|gov|info)\.?")
+TORN_ENDINGS = (".co m", ".or g", ".ne t", ".ed u", ".go v")
+CUT_LOCAL = re.compile(r"""\w[(\[][^()\[\]]*[)\]]\.?$|"\.$|(?:^|\s)[^\s"]*"[^\s"]*\w"$""")
+CUT_NAME = re.compile(r"([A-Za-z]+),")
 CUT_DOMAIN = re.compile(r"\. ?[a-z]{2,6}\.?$| \.[a-z0-9.-]+$")
 SIMPLE_WORD = re.compile(r"[a-z0-9][a-z0-9._+-]*")
 # Words before an address that are not part of it.
@@ -212,10 +220,10 @@ def _read_wrapped(text: str) -> CellReading:
         if len(good) > 1 or (good and broken):
             return CellReading((*good, *broken)[:ADDRESSES_MAX], is_unwrapped=True)
         if good:
-            meant = _joined(shown, good[0]) or _narrow(good[0])
+            meant = _joined(shown, good[0]) or _narrow(good[0]) or _part(shown, good[0])
             if meant is None:
                 return CellReading((good[0],), is_unwrapped=True)
-            return CellReading((text,), suggestion=meant)
+            return CellReading((text,), suggestion=meant or None)
     return CellReading((text,), suggestion=_supposed(shown))
 
 
@@ -304,8 +312,11 @@ def _joined(text: str, found: str) -> str | None:
     rest = after[len(domain) :]
     if line.count('"') % 2 and '"' in before and not line.startswith('"'):
         return found  # it may be a part of what the quote belongs to
+    joined = DOT_APART.sub(".", before)
     if CUT_DOMAIN.match(rest):
-        return _address_or_none(before.rpartition(" ")[2] + at + after.replace(" ", "").rstrip("."))
+        return _address_or_none(joined.rpartition(" ")[2] + at + after.replace(" ", "").rstrip("."))
+    if joined != before and joined.endswith(f".{local}") and not rest.strip(" .,;"):
+        return _address_or_none(joined.rpartition(" ")[2] + at + domain)
     if not before.endswith(f" {local}") or rest.strip(" .,;"):
         return None
     words = before[: -len(local) - 1].split(" ")
@@ -317,6 +328,22 @@ def _joined(text: str, found: str) -> str | None:
     if words[0] in LABELS or words[0] in local:  # `ann ann.lee@shop.test` has a name
         return None
     return _address_or_none(words[0] + local + at + domain)
+
+
+def _part(text: str, found: str) -> str | None:
+    """The address that is meant if `found` is only a part of it, "" if none is; None if it is whole."""
+    before, _, after = text.partition(found)
+    local = found.rpartition("@")[0]
+    if f"{found[-3:]}{after}" in TORN_ENDINGS:
+        return _address_or_none(f"{found}{after.strip()}")
+    if (ending := CUT_ENDING.fullmatch(after)) is not None:
+        return _address_or_none(f"{found}{'' if found[-2] == '.' else '.'}{ending[1]}")
+    if (name := CUT_NAME.fullmatch(before)) is not None:
+        is_name = name[1].lower() in LABELS or name[1].lower() in local.lower()
+        return None if is_name else _address_or_none(f"{name[1]}.{found}")
+    is_first = after.startswith("@") or (after[:1] == "!" and after[1:2].isalnum())
+    is_last = CUT_LOCAL.search(before) or (local[0] == '"' and before[-1:].isalnum())
+    return "" if is_first or is_last else None
 
 
 def _supposed(text: str) -> str | None:
@@ -353,7 +380,7 @@ def _attempts(text: str) -> Iterator[str]:
     if not at or not before.strip() or not after.strip():
         return
     after = after.lstrip("@")
-    local, domain = before.rstrip(), after.lstrip()
+    local, domain = DOT_APART.sub(".", before.rstrip()), after.lstrip()
     yield f"{local}@{domain}"  # a space beside the at sign, or two of these
     yield f"{local}@{SPACED_DOT.sub('.', domain)}"
     if (torn := SPACE_IN_DOMAIN.search(domain)) is not None:

@@ -99,8 +99,7 @@ def listen(forward: str | None, bind: Bind) -> None:
     """
     if forward is not None:
         _check_forward(forward)
-    secret = Settings.read(os.environ).webhook_secret
-    run(partial(_listen, bind, forward, secret))
+    run(partial(_listen, bind, forward, Settings.read(os.environ).webhook_secret))
 
 
 def _check_forward(url: str) -> None:

@@ -207,8 +207,7 @@ class HttpConnection:
         """Close if idle, and soon if a head is incomplete."""
         self.close_idle()
         if self._request is None and self._head_begun:
-            soon = trio.current_time() + HEAD_WHEN_DRAINING_S
-            self._deadline.shorten(soon)
+            self._deadline.shorten(trio.current_time() + HEAD_WHEN_DRAINING_S)
 
     async def _linger(self) -> None:
         """Let the client read our answer before input that it still sends causes a reset."""

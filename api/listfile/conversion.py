@@ -75,8 +75,7 @@ class WebPage(Conversion):
     """A table of a web page: that with the most addresses."""
 
     def rows(self, text: str, name: str) -> Rows:
-        tables = _tables(text)
-        best = max(tables, key=_addresses_in, default=[])
+        best = max(_tables(text), key=_addresses_in, default=[])
         if not _addresses_in(best):
             raise BadList(
                 f"{name} is a web page without a table of addresses, and most of its lines are "

@@ -279,8 +279,7 @@ def open_journal(path: Path | None, header: Header, *, resume: bool) -> Iterator
         with temporary_file() as nameless:
             yield _new_journal(nameless.fileno(), header, "the temporary file", is_kept=False)
         return
-    name = plain(str(path))
-    descriptor = _locked(path, name)
+    descriptor = _locked(path, plain(str(path)))
     try:
         yield _resumed(descriptor, path, header, resume)
     finally:
@@ -368,8 +367,7 @@ def _check_header(begin: bytes, ours: Header, name: str) -> None:
 
 def _cut_torn_line(descriptor: int) -> int:
     """Cut off what follows the last line end. Returns the offset of the new end."""
-    end = os.lseek(descriptor, 0, os.SEEK_END)
-    whole = end
+    whole = os.lseek(descriptor, 0, os.SEEK_END)
     while whole > 0:
         start = max(0, whole - 4096)
         newline = os.pread(descriptor, whole - start, start).rfind(b"\n")

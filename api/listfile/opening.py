@@ -311,8 +311,7 @@ def _unpacked(file: BinaryIO, name: str, octets_max: int) -> Iterator[bytes]:
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise BadList(f"{name} is a damaged gzip file; make it anew") from None
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
-        raise BadList(f"{name} cannot be read: {reason}") from None
+        raise BadList(f"{name} cannot be read: {os.strerror(error.errno or 0)}") from None
 
 
 @contextmanager

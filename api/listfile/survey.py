@@ -105,8 +105,7 @@ class Survey(Struct, frozen=True):
     @property
     def sample(self) -> str:
         """The beginning as text; its last line may be cut off."""
-        decoder = codecs.getincrementaldecoder(self.encoding)("replace")
-        text = decoder.decode(self.head)
+        text = codecs.getincrementaldecoder(self.encoding)("replace").decode(self.head)
         if self.sample_is_all:
             text = text.rstrip(END_MARK)
         if not self.quoted_lines:

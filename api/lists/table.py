@@ -187,8 +187,7 @@ async def search_rows(
         }
         places = [place for place in places if numbers[place]]
         for each in range(0, len(places), CHUNKS_AT_ONCE):
-            some = places[each : each + CHUNKS_AT_ONCE]
-            chunks = await store.chunks_at(list_id, some)
+            chunks = await store.chunks_at(list_id, places[each : each + CHUNKS_AT_ONCE])
             for chunk in chunks:
                 found = await trio.to_thread.run_sync(_rows_of, [chunk], numbers)
                 rows += [row for row in found if only.has_text(row.cells)]

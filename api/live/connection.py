@@ -133,8 +133,7 @@ class LiveConnection:
         elif self._refusal is not None:
             row = row_of(self._refusal)
             self._record.code, self._close_code = row.code, CLOSE_CODES + row.status
-            body = body_of(self._refusal, self._service.links)
-            await self._send([typed_line("error", body)])
+            await self._send([typed_line("error", body_of(self._refusal, self._service.links))])
         with trio.move_on_after(CLOSE_S):
             await self._socket.aclose(self._close_code)
 

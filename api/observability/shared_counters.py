@@ -100,8 +100,7 @@ class SharedCounters:
         most = [max(column) for column in zip(*alive, strict=True)] if alive else now
         of_kind = {"counter": ever, "histogram": ever, "gauge": now, "shared": most}
         for family in self.families:
-            cells = of_kind[family.kind]
-            yield family, list(self._readings(family, cells))
+            yield family, list(self._readings(family, of_kind[family.kind]))
 
     def _readings(self, family: Family, cells: Sequence[float]) -> Iterator[SeriesTotal]:
         for labels, slot in self._slots[family.name].items():

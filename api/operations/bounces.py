@@ -83,8 +83,7 @@ async def feed_bounces(service: Service, call: Call) -> OperationReply:
     if mailboxes and not call.caller.key.is_test:
         await service.store.record_bounces(account, mailboxes, source)
         service.quota.bounced.forget(account)
-    count = Counter(kinds.values())
-    soft = count["temporary"]
+    soft = Counter(kinds.values())["temporary"]
     return reply(200, BounceCounts(len(mailboxes), soft, len(kinds) - len(mailboxes) - soft))
 
 

@@ -49,8 +49,7 @@ class _ParsePace:
                     _timed, took, octets, kind, section, limiter=_threads
                 )
             finally:
-                rest_s = took.cpu_s * (1 / LARGE_SHARE - 1)
-                self._idle_at = trio.current_time() + rest_s
+                self._idle_at = trio.current_time() + (took.cpu_s * (1 / LARGE_SHARE - 1))
 
 
 class _ParseTook:

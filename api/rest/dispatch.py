@@ -207,8 +207,7 @@ async def _admit(
     if operation.uploads:
         make_repeatable(service, call, key, name, query)
         return await act()
-    same = fingerprint(name, query, octets)
-    return await perform_once(service, call, key, same, act)
+    return await perform_once(service, call, key, fingerprint(name, query, octets), act)
 
 
 async def _read(service: Service, operation: Operation, call: Call) -> bytes:

@@ -55,6 +55,8 @@ ONE = (
     "'{}'", '"{}"', "`{}`", "“{}”", "„{}“", "»{}«", "«{}»", "« {} »", "‹{}›", "‘{}’", "‚{}‘", "”{}”", "「{}」", "『{}』",
     "《{}》", "〈{}〉", "【{}】", "（{}）", "［{}］", "＜{}＞", "({})", "( {} )", "[{}]", "{{}}", "<{}>", "< {} >", "<{}", "{}>",
     "({}", "{})", '"{}', '{}"', "“{}", "{}”", "<<{}>>", "'<{}>'", "**{}**", "*{}*", "_{}_", "__{}__", "~{}~", "|{}|",
+    # beside it without a space
+    "(work){}", "{}(work)", "[1]{}", "12,{}", "Clara,{}", "E-Mail,{}", "{},Berlin", '"Clara Nowak"{}', '"Vera <vera@oceania.test>" <{}>',
     # names of directories, logs and links' queries
     "mail={}", "mail={},ou=people,dc=shop,dc=test", "uid=cn,mail={}", "user={}", "sent user={} ok", "to={}", "?email={}",
     "id=5&email={}", "a=1&b=x.y&e-mail={}", "email_address={}", "username={};role=x",
@@ -91,6 +93,7 @@ DOUBTFUL = (
     f"clara..nowak@{DOMAIN}", f"clara\u200b.nowak@{DOMAIN}", f"{LOCAL}@harbour\u00ad-books.test", f"{LOCAL}\\@{DOMAIN}",
     f"{LOCAL}@harbour\u2011books.test", f"{LOCAL}@harbour\u2010books.test", f"{LOCAL}@harbour–books.test", f"{LOCAL}((at)){DOMAIN}",
     f"{LOCAL}@-{DOMAIN}", f"Clara <{LOCAL}@harbour\u2011books.test>",
+    f"clara . nowak@{DOMAIN}", f"clara .nowak@{DOMAIN}", "clara . nowak@harbour-books . test", f"clara,nowak@{DOMAIN}",
     f"ｃｌａｒａ.ｎｏｗａｋ＠{DOMAIN}", "clara.nowak@harbour-books。test", f"{LOCAL}@harbour-books．test",
 )  # fmt: skip
 
@@ -124,4 +127,7 @@ BAD = (
     "hello", "Clara Nowak", "clara.nowak", "@harbour-books.test", "clara.nowak@", "clara@harbour", "a@b@c.test", "clara@[192.0.2.1]",
     "@clara_nowak", "www.harbour-books.test", "https://harbour-books.test", "+49 30 1234567", "ask at reception", "@,@,@", "clara@shop_x.test",
     "jos\N{REPLACEMENT CHARACTER}@harbour-books.test", r"HARBOUR\nowak@harbour-books.test", "see card",
+    # parts of other addresses
+    "clara@harbour-books.test@other.test", '"clara".nowak@harbour-books.test', 'clara"nowak"@harbour-books.test',
+    'x."clara".nowak@harbour-books.test', "clara(x).nowak@harbour-books.test", "cl[a]ra@harbour-books.test", "clara@harbour.books!test.test",
 )  # fmt: skip

@@ -438,8 +438,7 @@ class _Canary(Query):
         now, sent_at = self._clock.now(), self.sent_at
         assert sent_at is not None
         if isinstance(result, DohResponse):
-            health = self._endpoint.health
-            health.after_answer(sent_at, now, certain=is_success(result.octets))
+            self._endpoint.health.after_answer(sent_at, now, certain=is_success(result.octets))
         elif isinstance(result, QueryRefused):
             self._endpoint.health.after_failure(sent_at, now, result)
 

@@ -72,8 +72,7 @@ def begin_sign_in_of(db: Database, new: NewSignIn, person_id: str, by: Actor) ->
     if not found:
         return None
     ((account, *row),) = found
-    person = people.person_of(tuple(row))
-    key = people.key_number(db, person, account)
+    key = people.key_number(db, people.person_of(tuple(row)), account)
     db.change(
         "UPDATE people SET seen_at = :now, active_at = coalesce(active_at, :now) WHERE id = :id",
         {"id": person_id, "now": micros(db.now())},

@@ -96,8 +96,7 @@ def part_of(command: Settle) -> Part:
 
 def settled(db: TransactionConnection, parts: Sequence[Part]) -> set[Part]:
     """Return those of the parts that are settled already."""
-    rows = db.all(SETTLED, [[id for id, _ in parts], [part for _, part in parts]])
-    return set(rows)
+    return set(db.all(SETTLED, [[id for id, _ in parts], [part for _, part in parts]]))
 
 
 def settle(db: TransactionConnection, parts: dict[Part, Settle]) -> Cursor:

@@ -234,8 +234,7 @@ class Passes(Struct):
         email = result.email
         earlier = self.addresses.offset(email)
         if earlier is not None:
-            before = self.journal.answer(earlier)
-            self.counts.count(before, -1)
+            self.counts.count(self.journal.answer(earlier), -1)
         due_at = self._due_at(result)
         waits = result.retry_at > 0
         asked = result.attempts - result.waits

@@ -61,8 +61,7 @@ class ReportCounts(Struct):
         if result.reason == "syntax":
             return
         light = light_of(result)
-        domain = domain_of(result.email)
-        _entry(self.domains, domain).lights[light] += by
+        _entry(self.domains, domain_of(result.email)).lights[light] += by
         if result.mx_host is not None:
             _entry(self.providers, self._provider(result.mx_host)).lights[light] += by
 

@@ -171,8 +171,7 @@ class LiveRun:
                     await self._credited.wait()
                 self._credit -= len(taken)
                 lines = [{"email": self._texts[each], "ref": each} for each in taken]
-                message = b"\n".join(map(msgspec.json.encode, lines)).decode()
-                await socket.send_message(message)
+                await socket.send_message(b"\n".join(map(msgspec.json.encode, lines)).decode())
 
     def _messages(self, positions: Sequence[int]) -> "list[list[int]]":
         """The positions of each message, so that none is too long."""

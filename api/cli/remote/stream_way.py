@@ -126,8 +126,7 @@ class StreamRun:
                     self._queue.add(position, text)
             nursery.start_soon(self._shorten_when_cancelled)
             while self._requests or (self._has_more and not self.error):
-                now = trio.current_time()
-                size, wake_at = self._next_size(now)
+                size, wake_at = self._next_size(trio.current_time())
                 if size:
                     request = self._next_request(size)
                     self._requests += 1
@@ -330,8 +329,7 @@ class StreamRun:
         self._failures.clear()
         self._answered += 1
         evidence = received.evidence if isinstance(received, ExplainedLine) else None
-        answer = received.answer(positions.pop(), evidence)
-        self._send.send_nowait(answer)
+        self._send.send_nowait(received.answer(positions.pop(), evidence))
         if not positions:
             del request.unanswered[received.email]
         return None

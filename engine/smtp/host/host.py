@@ -148,8 +148,7 @@ class Host:
         """Queue probes; during a back-off they fail over with its cause at once."""
         waiting, find_domain, key = self.waiting, self.egress.domains.find, self.identity.key
         for probe in probes:
-            local = probe.mailbox.rpartition("@")[0]
-            domain = find_domain(key, probe.domain, now, local)
+            domain = find_domain(key, probe.domain, now, probe.mailbox.rpartition("@")[0])
             probe.target.wait_at(self, domain)
             self.load.enter()
             backing_off = self.rest.is_on(now) or now < domain.at.backoff_until

@@ -76,8 +76,7 @@ def resting_elsewhere(facts: Iterable[Fact], egress: str) -> list[tuple[str, str
         if where != "name":
             continue
         with suppress(msgspec.MsgspecError):
-            shared = _backoff_of(fact.value)
-            resting.append((what, shared.rule, fact.kept_s))
+            resting.append((what, _backoff_of(fact.value).rule, fact.kept_s))
     return sorted(resting, key=lambda each: (-each[2], each[0]))
 
 

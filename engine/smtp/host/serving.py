@@ -243,8 +243,7 @@ class ServedSession(Struct, eq=False):
             session.end_tls(cause)
         else:
             if refusal is not None:
-                reading = self._host.read(Step.STARTTLS, refusal.reply)
-                cause = refused_command(refusal, reading)
+                cause = refused_command(refusal, self._host.read(Step.STARTTLS, refusal.reply))
             session.end_tls(cause)
         self._resume()
 

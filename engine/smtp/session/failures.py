@@ -92,8 +92,7 @@ class Failures(Struct, eq=False):
             behind = batch.pop_unanswered()
             requeue_doubted(self._emit, behind, batch.elsewhere, cause, gave_way=True)
         if doubted and isinstance(error, RemoteProtocolError):
-            renamed = isinstance(error, NamesAnother) and error.same_local
-            self._emit(Distrusted(renamed))
+            self._emit(Distrusted(isinstance(error, NamesAnother) and error.same_local))
         requeue_doubted(
             self._emit, doubted, batch.elsewhere, cause, gave_way=isinstance(error, Rerouted)
         )

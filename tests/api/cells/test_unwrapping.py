@@ -33,6 +33,31 @@ def test_a_cell_is_read_as_it_is_meant(cell: PeopleCell) -> None:
             assert reading.is_unwrapped == (cell.kind != "exact")
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("ann@shop.co,uk", "ann@shop.co.uk"),
+        ("ann@shop.com;br", "ann@shop.com.br"),
+        ("ann@shop.do,com.", "ann@shop.do.com"),
+        ("ann@shop.o,rg", "ann@shop.org"),
+        ("ann@shop.co m", "ann@shop.com"),
+        ("ann@shop.ne t", "ann@shop.net"),
+    ],
+)
+def test_the_end_of_a_domain_behind_a_sign_makes_its_address_doubtful(
+    text: str, meant: str
+) -> None:
+    reading = read_cell(text)
+    assert (reading.addresses, reading.suggestion) == ((text,), meant)
+
+
+@pytest.mark.parametrize(
+    "inner", ['"ann@shop.test x"@inner.test', r'"ann \"x\" lee"@inner.test', '"ann lee"@inner.test']
+)
+def test_a_quoted_local_part_in_brackets_is_taken_whole(inner: str) -> None:
+    assert read_cell(f"Ann <{inner}>").addresses == (inner,)
+
+
 def test_there_are_hundreds_of_different_cells() -> None:
     assert len({each.text for each in CELLS}) == len(CELLS) >= 300
 
