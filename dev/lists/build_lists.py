@@ -130,7 +130,7 @@ def make_lists(
     present list of throwaways where one of their upstreams is: its domains stay.
     """
     rules = _rules(suffix_list)
-    tlds = frozenset(rule for rule in rules if "." not in rule)
+    tlds = frozenset(rule.rpartition(".")[2] for rule in rules)  # of `za` only `co.za` is a rule
     typos = Typos(curated.typos, tlds)
     claims = _claims(throwaways)
     kept, refused = _throwaways(

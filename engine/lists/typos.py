@@ -214,8 +214,8 @@ class Typos:
             return None
         famous = self._degree(name) in ("mark", "brand")
         slip = next((own for own in endings if "." in own and _is_slip(own, ending)), None)
-        if famous and slip is not None:
-            return f"{name}.{slip}"  # yahoo.com.bt
+        if famous and slip is not None and ending.rpartition(".")[2] not in self._tlds:
+            return f"{name}.{slip}"  # yahoo.co.yk; but yahoo.co.ke means Kenya, and yahoo.com
         for own in endings:
             if ending.startswith(own + ".") and "." not in ending[len(own) + 1 :]:
                 return f"{name}.{own}"  # gmail.com.com, icloud.com.br
@@ -246,7 +246,7 @@ class Typos:
             if ending in (own + own, f"{own}.{own}"):  # written twice
                 return own
         if ending.rpartition(".")[2] not in self._tlds:
-            return _nearest(endings, ending)
+            return "com" if ending == "c" and "com" in endings else _nearest(endings, ending)
         for own in endings:  # uol.con.br: .br has com, net and org, but not con
             of_same = rest and rest == own.partition(".")[2] and first not in REAL_SECOND_LEVELS
             if of_same and _is_one_edit(own, ending):
