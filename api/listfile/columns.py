@@ -8,7 +8,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 from ..cells.unwrapping import read_cell
 from ..terminal import plain
@@ -91,7 +91,8 @@ def names_addresses(cell: str) -> bool:
 def header_place(rows: Sequence[Sequence[str]], wanted: Wanted) -> tuple[int, bool]:
     """How many of the first rows are a title or notes, and whether the next is the header.
 
-    Blank rows count. A row that contains a column name of `wanted` is the header.
+    Blank rows count. A row that contains a column name of `wanted` is the header; else one with a
+    usual name for addresses that is wider than those above it, none of which could have an address.
     """
     filled = [position for position, row in enumerate(rows) if any(cell.strip() for cell in row)]
     first = filled[: TITLE_ROWS_MAX + 1]
@@ -99,6 +100,12 @@ def header_place(rows: Sequence[Sequence[str]], wanted: Wanted) -> tuple[int, bo
         for position in first:
             if any(cell.strip() in names for cell in rows[position]):
                 return position, True
+    above = 1  # how wide the rows are above it
+    for position in takewhile(lambda position: looks_like_header(rows[position]), first):
+        width = _filled_width(rows[position])
+        if width > above and any(map(names_addresses, rows[position])):
+            return position, True
+        above = max(above, width)
     width = Counter(_filled_width(rows[position]) for position in filled).most_common(1)[0][0]
     for position in first:
         if _is_note(rows[position]):
@@ -230,6 +237,8 @@ def _find_column(
     full = [position for position in named or range(width) if _is_full(rows, position)]
     if len(full) > 1 and not named:
         full = [p for p in full if p < len(names) and "mail" in names[p].casefold()] or full
+        first = [p for p in full if p < len(names) and not FURTHER.fullmatch(_letters(names[p]))]
+        full = first if len(first) == 1 else full  # of `Primary Email` and `Secondary Email`
     if len(full) == 1:
         return full[0]
     if full or named:

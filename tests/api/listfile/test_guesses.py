@@ -39,6 +39,32 @@ def test_the_column_with_most_addresses_is_taken(
         assert addresses(source) == read
 
 
+@pytest.mark.parametrize(
+    "above",
+    [
+        "Generated: 5/6/2025, 3:04:05 PM\n\nName,Email,Role\n",  # of an exporter
+        "1. Summary\nMeeting title,Sales\nStart time,9:00\n\n2. Participants\nName,Email,Role\n",
+        "#,Email,Parent Email\n",  # a column of numbers
+        "#First Name, Email Address, Role\n",
+        "Title\n#,Email,Role\n",
+        "Last Name,Primary Email,Secondary Email\n",
+        "# all users, 2026\nName,Email,Role\n",
+    ],
+)
+def test_a_row_with_a_usual_name_for_addresses_is_the_header(tmp_path: Path, above: str) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text(f"{above}1,{ANN},{BOB}\n2,{BOB},{ANN}\n")
+    with open_list(path) as source:
+        assert addresses(source) == [ANN, BOB]
+
+
+def test_a_row_as_wide_as_the_header_is_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "list.csv"
+    path.write_text(f"person,kind,value\nBob,email,\nAnn,email,{ANN}\nBob,email,{BOB}\n")
+    with open_list(path) as source:
+        assert addresses(source) == ["", ANN, BOB]
+
+
 def test_a_file_without_any_address_is_refused_all_the_same(tmp_path: Path) -> None:
     path = tmp_path / "list.csv"
     path.write_text("a,b\nx,1\ny,2\n")
