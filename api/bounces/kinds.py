@@ -126,7 +126,7 @@ def _kind_of_passage(text: str) -> Kind | None:
     for found in list(REPLY.finditer(text))[:REASONS_MAX]:
         if found[1].startswith("4"):
             return "temporary"
-        reply = CONTINUED.sub(" ", text[found.end() :])
+        reply = CONTINUED.sub(" ", text[found.end() :]).replace(f"; {found[1]} ", " ")
         if (kind := _read(int(found[1]), reply)) is not None:
             return kind
     if (kind := _first_match(OF_SERVERS, text)) is not None:

@@ -317,7 +317,8 @@ def _joined(text: str, found: str) -> str | None:
         return _address_or_none(joined.rpartition(" ")[2] + at + after.replace(" ", "").rstrip("."))
     if joined != before and joined.endswith(f".{local}") and not rest.strip(" .,;"):
         return _address_or_none(joined.rpartition(" ")[2] + at + domain)
-    if not before.endswith(f" {local}") or rest.strip(" .,;"):
+    is_apart = text.partition(found)[0].endswith(("\t", "  "))  # as in columns
+    if is_apart or not before.endswith(f" {local}") or rest.strip(" .,;"):
         return None
     words = before[: -len(local) - 1].split(" ")
     is_begun = words[-1].endswith((".", "_", "+")) and not words[-1][:-1].isdigit()  # `1.` counts

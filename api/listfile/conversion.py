@@ -119,8 +119,8 @@ def _cell_of(pieces: Sequence[str]) -> str:
     links = [piece for piece in pieces if piece.startswith("\0")]
     shown = html.unescape("".join(piece for piece in pieces if not piece.startswith("\0")))
     text = " ".join(shown.split())
-    if links and "@" not in text and (found := read_cell(html.unescape(links[0])).addresses):
-        return f"{text} <{found[0]}>".strip()
+    if links and "@" not in text and (found := read_cell(html.unescape(links[0]))).has_address:
+        return f"{text} <{found.addresses[0]}>".strip()
     return text
 
 
@@ -163,17 +163,19 @@ class Cards(Conversion):
                     emails.append(value)
                 elif found[1].upper() == "FN" or not shown:
                     shown = " ".join(filter(None, value.replace("\\,", ",").split(";")))
+        if emails:  # the last card has no end
+            yield shown, "; ".join(emails)
 
 
 class Recipients(Conversion):
-    """The recipients of a mail: a line for each that has an address."""
+    """The recipients of a mail: a line for each; what a header says without an address is none."""
 
     ending = ".txt"
 
     def rows(self, text: str, name: str) -> Rows:
         for line in text.splitlines():
             for recipient in recipients_of(line):
-                if read_cell(recipient).has_address:
+                if MAIL_HEADER.match(line) is None or read_cell(recipient).has_address:
                     yield (recipient,)
 
 

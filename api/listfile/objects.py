@@ -192,7 +192,10 @@ class Objects:
                 "the ending .ndjson"
             )
         if value is None:
-            raise BadList(f"{where}: is not JSON; each line takes one object or string")
+            raise BadList(
+                f"{where}: is not a whole JSON object or string; each takes one line (jq -c . makes "
+                "lines of an object, jq -c '.users[]' of the items in its member users)"
+            )
         if not isinstance(value, dict | str):
             raise BadList(f"{where}: is neither an object nor a string")
         return value

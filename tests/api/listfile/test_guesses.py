@@ -58,6 +58,34 @@ def test_a_row_with_a_usual_name_for_addresses_is_the_header(tmp_path: Path, abo
         assert addresses(source) == [ANN, BOB]
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "read"),
+    [
+        (
+            "page.html",
+            "<table><tr><th>Team</th><th>Email</th></tr>"
+            '<tr><td>a</td><td><a href="mailto:(nothing)">(nothing)</a></td></tr>'
+            f'<tr><td>b</td><td><a href="mailto:{ANN}">write</a></td></tr></table>',
+            ["(nothing)", f"{ANN}"],
+        ),
+        ("cards.vcf", f"BEGIN:VCARD\nVERSION:3.0\nFN:Ann\nEMAIL:{ANN}\n", [ANN]),
+        ("thanks.txt", f"ribalba      {ANN}\n{BOB}\n", [ANN, BOB]),
+        (
+            "to.txt",
+            f"Ann <{ANN}>, Bob <{BOB}>\nAnn <{ANN}>\n" * 60 + "Branko Lankester\n",
+            [*[ANN, BOB, ANN] * 60, "Branko Lankester"],
+        ),
+    ],
+)
+def test_nothing_of_a_file_is_lost(
+    tmp_path: Path, name: str, content: str, read: list[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with open_list(path) as source:
+        assert addresses(source) == read
+
+
 def test_a_row_as_wide_as_the_header_is_a_row(tmp_path: Path) -> None:
     path = tmp_path / "list.csv"
     path.write_text(f"person,kind,value\nBob,email,\nAnn,email,{ANN}\nBob,email,{BOB}\n")

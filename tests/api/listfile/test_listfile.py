@@ -138,7 +138,7 @@ BAD: dict[str, tuple[str, bytes, str]] = {
     "text called xlsx": ("a.xlsx", b"email\nann@shop.test\n", "whatever its name says"),
     "utf-16 cut": ("a.csv", "email,n\nann@shop.test,J\n".encode("utf-16")[:-1], "decoded"),
     "array": ("a.txt", b'[{"email":"ann@shop.test"}]', "jq -c"),
-    "broken json": ("a.ndjson", b'{"email":"ann@shop.test"}\n{"email":\n', "line 2: is not JSON"),
+    "broken json": ("a.ndjson", b'{"email":"ann@shop.test"}\n{"email":\n', "line 2: is not a whole JSON"),
     "number": ("a.ndjson", b"17\n", "line 1: is neither"),
     "open quote": ("a.csv", b'n,email\n1,ann@shop.test\n2,"bob@shop.test\n3,c@d.test\n',
                    "line 3: a quote opens"),
