@@ -3,7 +3,7 @@
 The same inputs give the same bytes. Errors of the upstreams are corrected here, so that
 look-ups stay simple (see engine/lists/lists.py):
 
-- no public suffix, parent of one or academic domain is disposable;
+- no public suffix, parent of one, academic or official domain is disposable;
 - no provider, relay or domain of the allow list is, nor anything below one;
 - no top site, bank or university is, unless the deny list names it;
 - a domain of a list that collects from others is only with a second, independent list;
@@ -28,6 +28,7 @@ from mailprobe.engine.lists.typos import Typos, TypoTable
 DISPOSABLE_MIN = 50_000  # fewer than this means that an upstream is broken
 
 ACADEMIC = re.compile(r"(?:^|\.)(?:edu|(?:edu|ac)\.[a-z]{2})$")
+OFFICIAL = re.compile(r"\.(?:gov|mil|int)$")  # only authorities and treaty bodies register there
 OLD_ENDINGS = ("com", "net", "org", "info", "biz")
 
 
@@ -214,6 +215,8 @@ def _throwaways(
             refused[domain] = Ruling("public suffix")
         elif ACADEMIC.search(domain):
             refused[domain] = Ruling("academic")
+        elif OFFICIAL.search(domain):
+            refused[domain] = Ruling("official")
         elif not spared.isdisjoint(_with_parents(domain)):
             refused[domain] = Ruling("provider, relay or allowed")
         elif domain in curated.deny:

@@ -28,7 +28,11 @@ BRAND_ENDING = re.compile(r"-(?:[a-z]{2,3}|com?-[a-z]{2})")
 
 OTHERS = "other"  # hosts whose operator and software are in no row
 
-SUFFIX_LABEL_MAX = 3  # letters of the second label of a public suffix, as in co.uk and com.br
+# Below a country these are not a name but for all: `co.uk`, `com.br`, `ac.jp`.
+SUFFIX_LABELS = frozenset(
+    "ac ad co com ed edu go gob gouv gov govt gr id info lg ltd me mil ne net nhs nom or org plc police sch "
+    "school web".split()
+)
 IDS_MAX = 10_000  # some MB; a list's domains share far fewer hosts
 
 OPERATORS_FILE = Path(__file__).parents[1] / "data" / "operators.toml"
@@ -144,8 +148,8 @@ def _limits(row: dict[str, Any] | None) -> RefusalLimits | None:
 
 def is_own_server(exchange: str, domain: str) -> bool:
     """Is the exchange's name at or below the registrable domain of the mail domain?"""
-    if exchange == domain or exchange.endswith(f".{domain}"):
-        return True
     parent = domain.partition(".")[2]
-    second, dot, _ = parent.partition(".")
-    return bool(dot) and len(second) > SUFFIX_LABEL_MAX and is_own_server(exchange, parent)
+    second, dot, last = parent.partition(".")
+    is_of_all = not dot or (len(last) == 2 and second in SUFFIX_LABELS)  # co.uk
+    is_below = f".{exchange}".endswith(f".{domain}")
+    return is_below or (not is_of_all and is_own_server(exchange, parent))

@@ -13,6 +13,7 @@ from mailprobe.engine.smtp.operators import (
     MailOperator,
     MailOperators,
     budget_labels,
+    is_own_server,
     load_operators,
 )
 from mailprobe.engine.smtp.replies.rules import load_rules
@@ -24,6 +25,27 @@ ROWS = tomllib.loads(
     files("mailprobe.engine").joinpath("data", "operators.toml").read_text("utf-8")
 )
 TABLE, SOFTWARE = ROWS["site"], ROWS["software"]
+
+
+@pytest.mark.parametrize(
+    ("domain", "exchange", "is_own"),
+    [
+        ("shop.test", "mx.shop.test", True),
+        ("shop.test", "shop.test", True),
+        ("cs.ucl.ac.uk", "mail.ucl.ac.uk", True),
+        ("ece.cmu.edu", "mx.cmu.edu", True),
+        ("ifi.uio.no", "smtp.uio.no", True),
+        ("in.tum.de", "mailrelay1.rbg.tum.de", True),
+        ("shop.test", "mx.shop2.test", False),
+        ("shop.test", "mxshop.test", False),
+        ("shop.co.uk", "mx.hoster.co.uk", False),
+        ("shop.com.br", "mx.hoster.com.br", False),
+        ("dia.govt.nz", "mx.govt.nz", False),
+        ("kent.police.uk", "mx.pnn.police.uk", False),
+    ],
+)
+def test_an_organisation_s_own_server_is_below_its_name(domain, exchange, is_own):
+    assert is_own_server(exchange, domain) is is_own
 
 
 @pytest.mark.parametrize(
