@@ -29,9 +29,10 @@ BRAND_ENDING = re.compile(r"-(?:[a-z]{2,3}|com?-[a-z]{2})")
 OTHERS = "other"  # hosts whose operator and software are in no row
 
 # Below a country these are not a name but for all: `co.uk`, `com.br`, `ac.jp`.
-SUFFIX_LABELS = frozenset(
-    "ac ad co com ed edu go gob gouv gov govt gr id info lg ltd me mil ne net nhs nom or org plc police sch "
-    "school web".split()
+SUFFIX_LABELS = (
+    *("ac", "ad", "co", "com", "ed", "edu", "go", "gob", "gouv", "gov", "govt", "gr", "id", "info"),
+    *("lg", "ltd", "me", "mil", "ne", "net", "nhs", "nom", "or", "org", "plc", "police", "sch"),
+    *("school", "web"),
 )
 IDS_MAX = 10_000  # some MB; a list's domains share far fewer hosts
 
