@@ -134,7 +134,9 @@ BESIDE = _set(
     "marketing number of is has was date time at count total num no recipient rcpt the by on raw log "
     "hard soft hs enum timestamp ts mta server remote st esp suppression notification"
 )
-SENDER_KEYS = ("from", "sender", "mailfrom", "orig", "source", "returnpath")
+SENDER_KEYS = _set(
+    "from fromemail fromaddress sender senderemail senderaddress mailfrom envelopefrom orig returnpath"
+)
 RECIPIENT_KEYS = _set(
     "to toemail toaddress emailto rcpt rcptto recipient recipients recipientemail recipientaddress "
     "emailrecipient"
@@ -285,7 +287,7 @@ def address_column(columns: Sequence[str]) -> str | None:
     Or where one column is the sender's by its name, and one the recipient's.
     """
     layout, keys = layout_of(columns), [*map(_last_part, columns[:COLUMNS_MAX])]
-    wanted = RECIPIENT_KEYS if any(key.startswith(SENDER_KEYS) for key in keys) else frozenset()
+    wanted = RECIPIENT_KEYS if not SENDER_KEYS.isdisjoint(keys) else frozenset()
     if layout is not None and layout.address is not None:
         wanted = frozenset({layout.address})
     return next((columns[place] for place, key in enumerate(keys) if key in wanted), None)
