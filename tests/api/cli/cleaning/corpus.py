@@ -300,7 +300,7 @@ CORPUS: dict[str, Case] = {
     "an array over several lines": refused(
         "a.json", f'[\n {{"email":"{A}"}}\n]\n', "is a JSON array"),
     "an object over several lines": refused(
-        "a.json", f'{{\n "email":"{A}"\n}}\n', "line 1: is not JSON"),
+        "a.json", f'{{\n "email":"{A}"\n}}\n', "line 1: is not a whole JSON"),
     "objects with a name twice": Case(
         "a.ndjson", f'{{"email":"{A}","email":"{B}"}}\n'.encode(), addresses=[B], reader=None),
     "objects with large numbers": Case(
