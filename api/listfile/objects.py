@@ -314,4 +314,6 @@ def _paths_to_addresses(*sample: dict[str, object]) -> list[str]:
 def _advice(paths: Sequence[str]) -> str:
     if not paths:
         return "; name the field with --column, such as contact.email"
+    if wrapped := next((path.partition(".0.")[0] for path in paths if ".0." in path), ""):
+        return f"; make each item of {plain(wrapped)} a line (jq -c '.{plain(wrapped)}[]')"
     return f"; name one inside another with --column ({', '.join(map(plain, paths))})"

@@ -168,8 +168,7 @@ def _csv(entries: Sequence[AuditEntry], is_first: bool) -> bytes:
     if is_first:
         writer.writerow(COLUMNS)
     for entry in entries:
-        cells = [_cell(getattr(entry, name)) for name in COLUMNS]
-        writer.writerow(map(guarded, cells))
+        writer.writerow(map(guarded, [_cell(getattr(entry, name)) for name in COLUMNS]))
     return text.getvalue().encode()
 
 

@@ -70,8 +70,7 @@ def _check_rate(
     limit = plan.rate_limit_per_min
     also = f" The month's {quota.limit} are used up too." if quota else ""
     if units > limit:
-        never = ledger.asked_at + WINDOW
-        return NeverFits(limit, ledger.asked_at, never, units, also=also)
+        return NeverFits(limit, ledger.asked_at, ledger.asked_at + WINDOW, units, also=also)
     if units_in(ledger, ledger.window) + units > limit:
         passes = passes_at(ledger, ledger.window, limit - units)
         return RateLimited(limit, ledger.asked_at, passes, units, also=also)

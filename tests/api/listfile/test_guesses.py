@@ -86,6 +86,14 @@ def test_nothing_of_a_file_is_lost(
         assert addresses(source) == read
 
 
+def test_an_object_around_its_list_is_told_how_each_item_becomes_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "users.ndjson"
+    path.write_text(f'{{"users":[{{"name":"Ann","email":"{ANN}"}},{{"email":"{BOB}"}}]}}\n')
+    with pytest.raises(BadList) as refused, open_list(path):
+        pass
+    assert "jq -c '.users[]'" in refused.value.message
+
+
 def test_a_row_as_wide_as_the_header_is_a_row(tmp_path: Path) -> None:
     path = tmp_path / "list.csv"
     path.write_text(f"person,kind,value\nBob,email,\nAnn,email,{ANN}\nBob,email,{BOB}\n")
