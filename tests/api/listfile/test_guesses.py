@@ -86,7 +86,7 @@ def test_nothing_of_a_file_is_lost(
         assert addresses(source) == read
 
 
-def test_an_object_around_its_list_is_told_how_each_item_becomes_a_line(tmp_path: Path) -> None:
+def test_the_refusal_of_a_wrapped_list_says_how_its_items_become_lines(tmp_path: Path) -> None:
     path = tmp_path / "users.ndjson"
     path.write_text(f'{{"users":[{{"name":"Ann","email":"{ANN}"}},{{"email":"{BOB}"}}]}}\n')
     with pytest.raises(BadList) as refused, open_list(path):
