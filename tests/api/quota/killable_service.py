@@ -7,6 +7,7 @@ dies. Each writing statement counts, each commit, and each batch's answer after 
 commit. The leases of a killed process end after half a second, not a minute.
 """
 
+import fcntl
 import mmap
 import os
 import re
@@ -14,8 +15,8 @@ import signal
 import struct
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +44,22 @@ class Countdown:
     def __init__(self, path: Path) -> None:
         if not path.exists():
             path.write_bytes(struct.pack(FORMAT, OFF))
-        with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), struct.calcsize(FORMAT))
+        self._file = os.open(path, os.O_RDWR)  # the lock between the processes is that of this
+        self._memory = mmap.mmap(self._file, struct.calcsize(FORMAT))
         self._lock = threading.Lock()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Neither another thread nor the other process reads or writes it meanwhile.
+
+        A process that is killed loses its lock, which is not its parent's either (unlike flock).
+        """
+        with self._lock:
+            fcntl.lockf(self._file, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._file, fcntl.LOCK_UN)
 
     @property
     def left(self) -> int:
@@ -58,13 +72,14 @@ class Countdown:
 
     def stop(self) -> bool:
         """Stop counting writes; return True if the service has been killed."""
-        was_reached = self.left == REACHED
-        self.left = OFF
+        with self._alone():  # or it is killed after it was found alive
+            was_reached = self.left == REACHED
+            self.left = OFF
         return was_reached
 
     def count(self) -> None:
         """A write comes next."""
-        with self._lock:
+        with self._alone():
             left = self.left
             if left == 0:
                 self.left = REACHED
