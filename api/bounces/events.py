@@ -80,7 +80,7 @@ def read_events(octets: bytes) -> Events | SubscriptionConfirmation:
     for name, is_of, events in SERVICES:
         if is_of(body):
             found = list(events(body))
-            # A recipient that is no address is the customer's own mistake, and bounced nowhere.
+            # Text without an at sign is a mistake of the customer: no mailbox bounced.
             if any(event.word is not None and not event.address for event in found):
                 raise UnreadableEvents
             return name, found
@@ -116,7 +116,7 @@ def _ses_events(posted: object) -> Iterator[Event]:
         return
     bounce = _fields(body, name[0].lower() + name[1:])
     word: Kind = "temporary"  # transient, late, or on a suppression list
-    # NoEmail: SES found no address in the bounce, not: there is no such mailbox.
+    # NoEmail means that SES found no address in the bounce.
     if bounce.get("bounceType") == "Permanent" and (
         bounce.get("bounceSubType") in ("General", "NoEmail")
     ):

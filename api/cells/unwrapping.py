@@ -99,7 +99,9 @@ SPACED_DOT = re.compile(r" ?\. ?")
 DOT_APART = re.compile(r"(?<=\w) \. ?(?=\w)")  # within a local part
 # What shows that an address is a part of another one: the end of its domain behind it, or
 # directly before it the beginning of its local part.
-CUT_ENDING = re.compile(r"[,;]([a-z]{2}|com|net|org|edu|gov|info)\.?")
+CUT_ENDING = re.compile(
+    r"(?:(?<=\.co)|(?<=\.com)|(?<=\.[a-z]))[,;]([a-z]{2})\.?|[,;](com|net|org|edu|gov|info)\.?"
+)
 TORN_ENDINGS = (".co m", ".or g", ".ne t", ".ed u", ".go v")
 CUT_LOCAL = re.compile(r"""\w[(\[][^()\[\]]*[)\]]\.?$|"\.$|(?:^|\s)[^\s"]*"[^\s"]*\w"$""")
 CUT_NAME = re.compile(r"([A-Za-z]+),")
@@ -332,13 +334,13 @@ def _joined(text: str, found: str) -> str | None:
 
 
 def _part(text: str, found: str) -> str | None:
-    """The address that is meant if `found` is only a part of it, "" if none is; None if it is whole."""
+    """The whole address of which `found` is a part; "" if it has none, None if `found` is whole."""
     before, _, after = text.partition(found)
     local = found.rpartition("@")[0]
     if f"{found[-3:]}{after}" in TORN_ENDINGS:
         return _address_or_none(f"{found}{after.strip()}")
-    if (ending := CUT_ENDING.fullmatch(after)) is not None:
-        return _address_or_none(f"{found}{'' if found[-2] == '.' else '.'}{ending[1]}")
+    if (ending := CUT_ENDING.fullmatch(text, len(text) - len(after))) is not None:
+        return _address_or_none(f"{found}{'' if found[-2] == '.' else '.'}{ending[1] or ending[2]}")
     if (name := CUT_NAME.fullmatch(before)) is not None:
         is_name = name[1].lower() in LABELS or name[1].lower() in local.lower()
         return None if is_name else _address_or_none(f"{name[1]}.{found}")

@@ -56,7 +56,7 @@ ONE = (
     "《{}》", "〈{}〉", "【{}】", "（{}）", "［{}］", "＜{}＞", "({})", "( {} )", "[{}]", "{{}}", "<{}>", "< {} >", "<{}", "{}>",
     "({}", "{})", '"{}', '{}"', "“{}", "{}”", "<<{}>>", "'<{}>'", "**{}**", "*{}*", "_{}_", "__{}__", "~{}~", "|{}|",
     # beside it without a space
-    "(work){}", "{}(work)", "[1]{}", "12,{}", "Clara,{}", "E-Mail,{}", "{},Berlin", '"Clara Nowak"{}', '"Vera <vera@oceania.test>" <{}>',
+    "(work){}", "{}(work)", "[1]{}", "12,{}", "Clara,{}", "E-Mail,{}", "{},Berlin", "{},no", '"Clara Nowak"{}', '"Vera <vera@oceania.test>" <{}>',
     # names of directories, logs and links' queries
     "mail={}", "mail={},ou=people,dc=shop,dc=test", "uid=cn,mail={}", "user={}", "sent user={} ok", "to={}", "?email={}",
     "id=5&email={}", "a=1&b=x.y&e-mail={}", "email_address={}", "username={};role=x",
