@@ -14,7 +14,7 @@ takes 62 us with these; 13 us of it are not Quart's:
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -26,7 +26,6 @@ from quart.wrappers.response import DataBody, IterableBody, ResponseBody
 from quart_trio import QuartTrio
 from quart_trio.asgi import TrioASGIHTTPConnection
 from quart_trio.wrappers import TrioRequest, TrioResponse
-from quart_trio.wrappers.request import TrioBody
 from werkzeug import Response as WerkzeugResponse
 from werkzeug import exceptions
 from werkzeug.datastructures import Headers
@@ -59,11 +58,8 @@ from ..refusals import (
     MethodNotAllowed,
     NoSuchRoute,
     OurFault,
-    PayloadTooLarge,
     Refusal,
-    SlowBody,
 )
-from ..schema import BODY_OCTETS_MAX, BODY_S_MAX
 from ..service import Service
 from .dispatch import answer, preflight, refuse
 
@@ -200,8 +196,6 @@ class ApiApp(QuartTrio):
         self.service = service
         self.asgi_http_class = RequestConnection
         self.url_map.merge_slashes = False  # no redirects: other paths are 404
-        self.config["MAX_CONTENT_LENGTH"] = BODY_OCTETS_MAX
-        self.config["BODY_TIMEOUT"] = BODY_S_MAX
         self.config["RESPONSE_TIMEOUT"] = None
         self.public = urlsplit(service.links.base_url)
         self.register_error_handler(Exception, self._refuse_error)
@@ -223,61 +217,12 @@ class ApiApp(QuartTrio):
         return MapAdapter(self.url_map, self.public.netloc, root, "", scheme, path, method)
 
 
-class ApiBody(TrioBody):
-    """A request's body for views that use Quart's request; reads when it is asked for.
-
-    Nothing but the interface is the base's, whose parts differ from version to version.
-    """
-
-    receive: Receive
-
-    def __init__(self, expected_content_length: int | None, max_content_length: int | None) -> None:
-        self._octets_max = max_content_length or BODY_OCTETS_MAX
-        self._is_too_large = (expected_content_length or 0) > self._octets_max
-        self._octets = 0
-        self._is_whole = False
-        self._whole: bytes | None = None
-
-    async def __anext__(self) -> bytes:
-        octets = await self._read()
-        if not octets:
-            raise StopAsyncIteration
-        return octets
-
-    def __await__(self) -> Generator[object, None, object]:
-        return self._read_all().__await__()
-
-    async def _read_all(self) -> bytes:
-        if self._whole is None:
-            parts = []
-            while octets := await self._read():
-                parts.append(octets)
-            self._whole = b"".join(parts)
-        return self._whole
-
-    async def _read(self) -> bytes:
-        """Return the next part; empty at the end."""
-        octets = b""
-        while not octets and not self._is_whole and not self._is_too_large:
-            octets, has_more = await next_part(self.receive)
-            self._octets += len(octets)
-            self._is_too_large = self._octets > self._octets_max
-            self._is_whole = not has_more
-        if self._is_too_large:
-            raise exceptions.RequestEntityTooLarge
-        return octets
-
-    def clear(self) -> None:
-        self._whole = b""
-
-
 class ApiRequest(TrioRequest):
     """Quart's request; what is more than method, path and scope is made when a view asks for it.
 
-    Operations read their body with `read`, within their own limits.
+    A body is read by `read` or `next_part`, within the limits of who asks. Quart's own is empty.
     """
 
-    body_class = ApiBody
     scope: Any
     _files = None  # nothing to close
 
@@ -313,12 +258,9 @@ class ApiRequest(TrioRequest):
             "",
             scope["http_version"],
             scope,
-            max_content_length=BODY_OCTETS_MAX,
-            body_timeout=BODY_S_MAX,
             send_push_promise=_push_nothing,
         )
-        assert isinstance(self.body, ApiBody)
-        self.body.receive = self._receive
+        self.body.set_complete()
 
     async def next_part(self) -> bytes:
         """Return the next part of an upload, at most a MiB or so; empty at its end."""
@@ -407,10 +349,6 @@ def _as_refusal(error: Exception, scope: Scope, tools_url: str) -> Refusal:
             return NoSuchRoute(also)
         case exceptions.MethodNotAllowed(valid_methods=methods):
             return MethodNotAllowed(scope["method"], ", ".join(sorted(methods or ())))
-        case exceptions.RequestEntityTooLarge():
-            return PayloadTooLarge(BODY_OCTETS_MAX)
-        case exceptions.RequestTimeout():
-            return SlowBody(BODY_S_MAX)
         case exceptions.HTTPException(code=int(code)) if 400 <= code < 500:
             return InvalidRequest("The request cannot be understood.", "endpoints")
     request_id = request_id_of(scope)

@@ -1,10 +1,9 @@
 """The routes of the dashboard, as one Quart blueprint."""
 
-from quart import Blueprint, Response, request
+from quart import Blueprint, Response
 from werkzeug.exceptions import HTTPException, NotFound
 
 from ...admission.connections import LiveConnections
-from ...refusals import PayloadTooLarge
 from ..icons import bar, icon, mark, per_cent, postmark
 from . import (
     audit_page,
@@ -82,8 +81,6 @@ def dashboard_blueprint(frame: Frame, connections: LiveConnections) -> Blueprint
     @pages.errorhandler(Exception)
     async def failed(error: Exception) -> Response:
         match error:
-            case HTTPException(code=413):
-                return await frame.refused(PayloadTooLarge(request.max_content_length or 0))
             case HTTPException(code=int(code)):
                 return await frame.error(code, "There is no such page.", "Go to the overview.")
         return await frame.failed(error)
