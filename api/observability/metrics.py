@@ -30,7 +30,7 @@ from .catalogue import (
     families,
     rung_labels,
 )
-from .request_context import RequestContext
+from .request_context import RequestContext, RequestLog
 from .shared_counters import (
     CounterRow,
     Numbers,
@@ -64,8 +64,8 @@ def open_metrics(
     return open_shared_counters(families(operations, egresses), workers)
 
 
-class Metrics:
-    """The counters of one worker; implements the engine's `Observer` and `RequestLog`."""
+class Metrics(RequestLog):
+    """The counters of one worker; implements the engine's `Observer` too."""
 
     def __init__(self, row: CounterRow) -> None:
         self._row = row

@@ -109,22 +109,14 @@ def _covered(attributes: Attributes) -> dict[str, str | int | bool]:
     }
 
 
-class _OpenSpan:
+class _OpenSpan(Span):
     """One of OpenTelemetry's spans."""
-
-    __slots__ = ("_span",)
 
     def __init__(self, span: api.Span) -> None:
         self._span = span
-
-    @property
-    def trace(self) -> str:
-        own = self._span.get_span_context()
-        return f"{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags:02x}"
-
-    @property
-    def is_recorded(self) -> bool:
-        return self._span.is_recording()
+        own = span.get_span_context()
+        self.trace = f"{own.trace_id:032x}-{own.span_id:016x}-{own.trace_flags:02x}"
+        self.is_recorded = span.is_recording()
 
     def rename(self, name: str) -> None:
         self._span.update_name(name)
@@ -138,9 +130,6 @@ class _OpenSpan:
 
     def end(self) -> None:
         self._span.end()
-
-    def __enter__(self) -> Span:
-        return self
 
     def __exit__(
         self,

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import inf
-from typing import Protocol
 
 import trio
 from msgspec import Struct
@@ -61,8 +60,11 @@ class RequestContext(Struct):
         self.lines = (self.lines or 0) + count
 
 
-class RequestLog(Protocol):
-    """Notified of every request; its methods are fast, never wait and never raise."""
+class RequestLog:
+    """Notified of every request, and does nothing; who counts them overrides all of its methods.
+
+    They are fast, never wait and never raise.
+    """
 
     def request_started(self) -> None:
         """A request has begun."""
@@ -81,14 +83,7 @@ class RequestLog(Protocol):
         """
 
 
-class _NoRequestLog:
-    def request_started(self) -> None: ...
-    def streams(self) -> None: ...
-    def request_finished(self, request_context: RequestContext, seconds: float) -> None: ...
-    def request_rejected(self, operation: str, code: str, status: int | None) -> None: ...
-
-
-NO_REQUEST_LOG: RequestLog = _NoRequestLog()
+NO_REQUEST_LOG = RequestLog()
 
 _present: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
 

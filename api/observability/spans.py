@@ -47,16 +47,14 @@ def trace_of(traceparent: str) -> str:
     return f"{found[1]}-{found[2]}-{int(found[3], 16) & SAMPLED:02x}" if found else ""
 
 
-class Span(Protocol):
-    """A piece of work; its block, or `end()`, ends it. Its methods are fast and never raise."""
+class Span:
+    """A piece of work; its block, or `end()`, ends it. Its methods are fast and never raise.
 
-    @property
-    def trace(self) -> str:
-        """What work that follows from this is a child of; empty without traces."""
+    This one is for no traces, and does nothing; one that is made overrides all of it.
+    """
 
-    @property
-    def is_recorded(self) -> bool:
-        """Whether what is noted arrives anywhere: there are traces, and this one is sampled."""
+    trace = ""  # what work that follows from this is a child of; empty without traces
+    is_recorded = False  # does what is noted arrive anywhere? There are traces, and this is sampled
 
     def rename(self, name: str) -> None:
         """Give it another name; names are few."""
@@ -70,7 +68,8 @@ class Span(Protocol):
     def end(self) -> None:
         """End it, once."""
 
-    def __enter__(self) -> "Span": ...
+    def __enter__(self) -> "Span":
+        return self
 
     def __exit__(
         self,
@@ -95,21 +94,7 @@ class Tracer(Protocol):
         """Start a span: see start_span()."""
 
 
-class _NoSpan:
-    trace = ""
-    is_recorded = False
-
-    def rename(self, name: str) -> None: ...
-    def note(self, attributes: Attributes) -> None: ...
-    def failed(self, kind: str, why: str = "") -> None: ...
-    def end(self) -> None: ...
-    def __enter__(self) -> Span:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-
-NO_SPAN: Span = _NoSpan()
+NO_SPAN = Span()
 NO_ATTRIBUTES: Attributes = {}
 
 _tracer: trio.lowlevel.RunVar[Tracer | None] = trio.lowlevel.RunVar("tracer", None)
