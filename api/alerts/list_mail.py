@@ -12,7 +12,6 @@ from mailprobe.storage.records import Account
 
 from .mail import headed
 from .smtp_relay import printable
-from .thresholds import Unwritable
 
 OF_LISTS = "list "  # begins the names of these messages
 NAME_CHARACTERS_MAX = 80  # of the list, in a subject
@@ -45,18 +44,6 @@ class DoneList(msgspec.Struct, frozen=True):
     @property
     def message_name(self) -> str:
         return OF_LISTS + self.list_id
-
-
-def to_body(done: DoneList) -> bytes:
-    return msgspec.json.encode(done)
-
-
-def from_body(body: bytes) -> DoneList:
-    """Raises Unwritable."""
-    try:
-        return msgspec.json.decode(body, type=DoneList)
-    except msgspec.MsgspecError as error:
-        raise Unwritable(f"the message cannot be read: {error}") from None
 
 
 def compose_list(

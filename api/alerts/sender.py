@@ -21,6 +21,7 @@ from email.message import EmailMessage
 from functools import partial
 from typing import TypeVar
 
+import msgspec
 import trio
 
 from mailprobe.engine.background import contained, running_loops
@@ -46,11 +47,11 @@ from .smtp_relay import (
     read_relay,
 )
 from .thresholds import (
+    Alert,
     Unwritable,
     crossed,
-    from_body,
     message_name,
-    to_body,
+    read_body,
     trial,
 )
 
@@ -137,7 +138,7 @@ class Alerts:
         """
         ledger = await self._store.ledger(caller)
         alert = trial(self._plans[caller.account.tier], ledger, caller.account)
-        await self._post(caller.account.id, message_name(alert), to_body(alert))
+        await self._post(caller.account.id, message_name(alert), alert)
 
     async def check_changed(self) -> None:
         """Check changed accounts, in runs at least POLL_EVERY_S apart."""
@@ -178,11 +179,11 @@ class Alerts:
         for alert in crossed(self._plans[account.tier], ledger, account, capped=capped):
             name = message_name(alert)
             if (account_id, name) not in self._posted:
-                await self._post(account_id, name, to_body(alert))
+                await self._post(account_id, name, alert)
 
-    async def _post(self, account_id: str, name: str, body: bytes) -> None:
+    async def _post(self, account_id: str, name: str, alert: Alert) -> None:
         is_new = await self._store.enqueue_message(
-            "alert", account_id, name, body, due_at=self._now()
+            "alert", account_id, name, msgspec.json.encode(alert), due_at=self._now()
         )
         if len(self._posted) >= POSTED_KEPT_MAX:
             self._posted.clear()
@@ -258,11 +259,11 @@ class AlertSender:
             raise Unwritable("the account wants none")
         to = {"dashboard_url": self._dashboard_url, "sender": self._sender}
         if is_of_list:
-            done = list_mail.from_body(outbox_message.body)
+            done = read_body(outbox_message.body, list_mail.DoneList)
             if self._now() > done.at + STALE_AFTER:
                 raise Unwritable("the list is long done")
             return list_mail.compose_list(done, account, **to)
-        alert = from_body(outbox_message.body)
+        alert = read_body(outbox_message.body, Alert)
         if self._now() > alert.figures.period_end + STALE_AFTER:
             raise Unwritable("its period is long over")
         return compose(alert, account, **to)

@@ -8,7 +8,7 @@ period and threshold. The figures are those of the crossing, however late the ma
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from mailprobe.storage.usage import month_bounds
 
 from ..quota.plans import PricingPlan
 
+Message = TypeVar("Message")
 Kind = Literal["75", "90", "100", "soft_cap", "hard_cap", "test"]
 # Units of a month (free), billable verifications of a billing period.
 Measure = Literal["quota", "volume"]
@@ -136,13 +137,9 @@ def message_name(alert: Alert) -> str:
     return f"{start} {measure}{alert.kind}"
 
 
-def to_body(alert: Alert) -> bytes:
-    return msgspec.json.encode(alert)
-
-
-def from_body(body: bytes) -> Alert:
-    """Decode an alert from a message's body. Raises Unwritable."""
+def read_body(body: bytes, kind: type[Message]) -> Message:
+    """Return what a message's body says: an alert, or a list that is done. Raises Unwritable."""
     try:
-        return msgspec.json.decode(body, type=Alert)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Unwritable(f"the message cannot be read: {error}") from None

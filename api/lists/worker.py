@@ -14,6 +14,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
+import msgspec
 import trio
 
 from mailprobe.engine import paused_among
@@ -22,7 +23,7 @@ from mailprobe.storage.base.lease_holders import new_holder
 from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.list_records import ListChunk, ListClaim, ListShare, StoredList
 
-from ..alerts.list_mail import DoneList, to_body
+from ..alerts.list_mail import DoneList
 from ..error_table import row_of
 from ..jobs.worker import RECHECK_S
 from ..observability.spans import start_span
@@ -386,8 +387,9 @@ class ListQueue:
             counts["drop"], self._now(),
         )  # fmt: skip
         await self._store.enqueue_message(
-            "alert", found.account_id, done.message_name, to_body(done), due_at=self._now()
-        )
+            "alert", found.account_id, done.message_name, msgspec.json.encode(done),
+            due_at=self._now(),
+        )  # fmt: skip
 
 
 @asynccontextmanager

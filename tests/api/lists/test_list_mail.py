@@ -6,9 +6,9 @@ import pytest
 import trio.testing
 from msgspec.structs import replace
 
-from mailprobe.api.alerts.list_mail import DoneList, compose_list, from_body, to_body
+from mailprobe.api.alerts.list_mail import DoneList, compose_list
 from mailprobe.api.alerts.sender import open_alerts
-from mailprobe.api.alerts.thresholds import Unwritable
+from mailprobe.api.alerts.thresholds import Unwritable, read_body
 from mailprobe.api.quota.plans import PLANS
 from mailprobe.storage.records import Account
 from tests.api.alerts.alerts_fixture import Mailbox
@@ -87,7 +87,7 @@ async def test_an_end_that_is_repeated_makes_one_mail(call: str, autojump_clock:
 
 
 def test_the_mail_says_the_counts_and_nothing_breaks_its_head() -> None:
-    done = replace_name("people\r\nBcc: eve@evil.test\u2028.csv" + "x" * 500)
+    done = named("people\r\nBcc: eve@evil.test\u2028.csv" + "x" * 500)
     message = compose_list(done, ANN, dashboard_url="https://d.test", sender="a@mailprobe.test")
     assert message["Bcc"] is None
     assert len(message["Subject"]) < 120
@@ -100,13 +100,13 @@ def test_the_mail_says_the_counts_and_nothing_breaks_its_head() -> None:
     assert "Drop             1" in text
 
 
-def replace_name(name: str) -> DoneList:
-    return from_body(to_body(DoneList("1-2", name, 3, 2, 0, 1, START)))
+def named(name: str) -> DoneList:
+    return DoneList("1-2", name, 3, 2, 0, 1, START)
 
 
 def test_a_message_of_another_kind_is_unwritable() -> None:
     with pytest.raises(Unwritable):
-        from_body(b'{"list_id": 1}')
+        read_body(b'{"list_id": 1}', DoneList)
     nobody = Account("ann", "", "scale", START)
     with pytest.raises(Unwritable):
         compose_list(DONE, nobody, dashboard_url="", sender="a@mailprobe.test")
