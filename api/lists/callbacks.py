@@ -10,8 +10,6 @@ from mailprobe.storage.records import JobOrder
 
 from ..schema import Instant
 
-_encode = msgspec.json.Encoder().encode
-
 
 class ListCallback(msgspec.Struct, frozen=True):
     """The body of a list's callback."""
@@ -33,5 +31,6 @@ def callback_of(ended: StoredList, secret: str | None, now: datetime) -> JobOrde
         ended.id, "done", ended.rows, ended.addresses, dict(ended.counts), ended.created_at, now
     )
     return JobOrder(
-        ended.id, "", ended.webhook, ended.host, secret, payload=_encode(body), trace=ended.trace
-    )
+        ended.id, "", ended.webhook, ended.host, secret,
+        payload=msgspec.json.encode(body), trace=ended.trace,
+    )  # fmt: skip

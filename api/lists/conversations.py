@@ -23,7 +23,6 @@ PART_OCTETS_MAX = 512 * 1024  # before it is compressed, to a tenth
 WRITTEN_MAX = 50  # parts in one transaction
 LEVEL = 1  # of zlib: quick
 
-_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[int, Evidence]).decode
 
 Part = tuple[str, int, Mapping[int, Evidence]]  # a list, a chunk's place, by the address's number
@@ -66,7 +65,9 @@ def _packed(parts: Sequence[Part]) -> list[Conversations]:
 def packed(found: Mapping[int, Evidence]) -> bytes:
     """Compress the evidence of some addresses, cut to PART_OCTETS_MAX."""
     budget = EvidenceBudget(PART_OCTETS_MAX)
-    return zlib.compress(_encode({each: budget.fit(found[each]) for each in found}), LEVEL)
+    return zlib.compress(
+        msgspec.json.encode({each: budget.fit(found[each]) for each in found}), LEVEL
+    )
 
 
 async def conversation_of(

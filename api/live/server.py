@@ -37,7 +37,6 @@ log = logging.getLogger("mailprobe.live")
 HANDSHAKE_S = 5.0
 RECEIVE_OCTETS = 1024  # at a time: tiny frames must not keep the loop for long
 
-_encode = msgspec.json.Encoder().encode
 
 Headers = Mapping[str, str]  # lower-case names
 
@@ -134,7 +133,9 @@ class LiveServer:
             "X-Request-Id": record.request_id,
             **headers_of(refusal),
         }
-        await handshake.reject(row.status, headers, _encode(body_of(refusal, self._service.links)))
+        await handshake.reject(
+            row.status, headers, msgspec.json.encode(body_of(refusal, self._service.links))
+        )
 
 
 def head_of(scope: Scope) -> bytes:

@@ -36,8 +36,6 @@ from .jsonrpc import INVALID_REQUEST, SECTION, fault_reply, reasoned
 WIDE = "/mcp/all"
 PORTS = {"http": ":80", "https": ":443"}  # default ports, which an origin omits
 
-_encode = msgspec.json.Encoder().encode
-
 
 def create_tools_app(service: Service, tools_url: str, docs_url: str) -> Application:
     """Create the ASGI application. It opens and closes nothing.
@@ -85,9 +83,9 @@ class _App(msgspec.Struct, frozen=True):
             case "/openapi.json", _:
                 refusal = MethodNotAllowed(method, "GET, HEAD")
                 return OperationReply(
-                    405, _encode(body_of(refusal, self.links)), headers_of(refusal)
+                    405, msgspec.json.encode(body_of(refusal, self.links)), headers_of(refusal)
                 )
-        return OperationReply(404, _encode(self._not_found()))
+        return OperationReply(404, msgspec.json.encode(self._not_found()))
 
     async def _post(
         self, server: ToolServer, scope: Message, receive: Receive, request_id: str

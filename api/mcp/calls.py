@@ -87,7 +87,6 @@ log = logging.getLogger("mailprobe.tools")
 # Headers passed on, besides the key.
 PASSED_ON = ("idempotency-key", "traceparent", "tracestate", "x-forwarded-for")
 
-_encode = msgspec.json.Encoder().encode
 
 T = TypeVar("T", bound=Struct)
 
@@ -110,7 +109,7 @@ class ToolServer:
         self._tools = (wide_tools if wide else tools)(NEEDS_HEADER)
         self._instructions = WIDE_INSTRUCTIONS if wide else INSTRUCTIONS
         definitions = [tool.definition for tool in self._tools.values()]
-        self.payload = _encode({"tools": definitions})
+        self.payload = msgspec.json.encode({"tools": definitions})
         self._results = constant_results(definitions, self._instructions)
 
     async def answer(self, posted: Call) -> OperationReply:

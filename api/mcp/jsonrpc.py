@@ -64,8 +64,6 @@ NULL = b"null"
 SOUGHT_OCTETS_MAX = 64 * 1024  # a larger refused body is not searched for its id
 SHOWN_CHARACTERS_MAX = 80  # of a client's text repeated in an error
 
-_encode = msgspec.json.Encoder().encode
-
 
 @dataclass(eq=False)
 class RpcFault(Exception):
@@ -279,7 +277,7 @@ def _decoded(value: str) -> str | None:
 def result_reply(result: object, id_: bytes, headers: Mapping[str, str]) -> OperationReply:
     """A success. Its status is always 200: MCP's 202 has no result."""
     return OperationReply(
-        200, _encode({"jsonrpc": "2.0", "id": Raw(id_), "result": result}), headers
+        200, msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(id_), "result": result}), headers
     )
 
 
@@ -288,7 +286,7 @@ def fault_reply(fault: RpcFault, id_: bytes = NULL, *, modern: bool = False) -> 
     row = TABLE[fault.code]
     status = fault.status or (row.status_2026 if modern else row.status)
     error = {"code": fault.code, "message": row.message, "data": fault.data}
-    body = _encode({"jsonrpc": "2.0", "id": Raw(id_), "error": error})
+    body = msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(id_), "error": error})
     challenge = {"WWW-Authenticate": "Bearer"} if status == 401 else {}  # RFC 9110 11.6.1
     return OperationReply(status, body, {**challenge, **fault.headers}, closes=fault.closes)
 

@@ -114,8 +114,6 @@ PARAMETERS = (
 )  # fmt: skip
 NAMES = ("kind", "since", "until", "before", "limit", "format")
 
-_encode = msgspec.json.Encoder().encode
-
 
 async def get_audit(service: Service, call: Call) -> OperationReply:
     """Who did what to the account within 90 days, when, and from where; newest first."""
@@ -158,7 +156,7 @@ async def _parts(
 
 
 def _ndjson(entries: Sequence[AuditEntry], is_first: bool) -> bytes:
-    return b"".join(_encode(entry) + b"\n" for entry in entries)
+    return msgspec.json.Encoder().encode_lines(entries)
 
 
 def _csv(entries: Sequence[AuditEntry], is_first: bool) -> bytes:

@@ -369,8 +369,6 @@ DELETED = {
     "required": ["deleted", "id"],
 }
 
-_encode = msgspec.json.Encoder().encode
-
 
 class ListId(ItemId, frozen=True):
     """The id of a list."""
@@ -408,7 +406,7 @@ async def page_of(parts: AsyncIterator[bytes], offset: int, limit: int) -> bytes
     async with AsyncExitStack() as stack:
         if isinstance(parts, AsyncGenerator | BegunDownload):
             await stack.enter_async_context(aclosing(parts))
-        return _encode(await _read_page(parts, offset, limit))
+        return msgspec.json.encode(await _read_page(parts, offset, limit))
 
 
 async def _read_page(parts: AsyncIterator[bytes], offset: int, limit: int) -> ResultsPage:

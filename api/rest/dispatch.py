@@ -61,8 +61,6 @@ TEST_KEYS = "sk_test_ "
 BASIC = {"WWW-Authenticate": 'Bearer, Basic realm="mailprobe"'}  # RFC 7617 2
 CODING_SHOWN_MAX = 40  # characters repeated in the response
 
-_encode = msgspec.json.Encoder().encode
-
 
 async def answer(service: Service, operation: Operation, call: Call) -> OperationReply:
     """Perform an operation and return its reply, a refusal included. Raises only Cancelled.
@@ -136,7 +134,7 @@ def refuse(service: Service, refusal: Refusal) -> OperationReply:
     row = row_of(refusal)
     if (request_context := present()) is not None:
         request_context.code = row.code
-    body = _encode(body_of(refusal, service.links))
+    body = msgspec.json.encode(body_of(refusal, service.links))
     return OperationReply(row.status, body, headers_of(refusal), closes=row.closes)
 
 
@@ -186,7 +184,7 @@ async def perform(service: Service, operation: Operation, call: Call) -> Operati
     request_context.addresses += _addresses_in(call.body)
     if operation.is_on is not None and not operation.is_on(service):
         raise NoSuchRoute
-    octets = b"" if call.body is None else _encode(call.body)
+    octets = b"" if call.body is None else msgspec.json.encode(call.body)
     return await _admit(service, operation, call, octets, partial(operation.handler, service, call))
 
 
