@@ -252,7 +252,7 @@ def _find_column(
     raise BadList(
         f"{file} has no column of addresses that could be made out "
         f"(columns: {_listed(names, range(len(names)))})",
-        "; name it with --column",
+        "; name it with --column, or if other lines stand above its header, leave them out with --skip-lines",
         "column",
     )
 

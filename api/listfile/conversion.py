@@ -7,6 +7,7 @@ Every pass over a text is linear: a file may be made to take long.
 import csv
 import html
 import io
+import quopri
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -18,11 +19,19 @@ WEB_PAGE = re.compile(
     r"\s*(?:<\?xml[^>]{0,200}>\s*)?<(?:!doctype\s+html|html|head|body|table|meta|div|style)\b",
     re.IGNORECASE,
 )
-XML = re.compile(r"\s*<(?:\?xml|[a-z]+:Workbook)\b", re.IGNORECASE)
-CARD = re.compile(r"\s*BEGIN:VCARD\s", re.IGNORECASE)
-LDIF = re.compile(r"\s*(?:#[^\n]{0,200}\n\s*)*(?:version: 1\s+)?dn:", re.IGNORECASE)
+CARD_BEGIN = re.compile(r"^[ \t]*BEGIN:VCARD[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
+# Kinds that are refused by name, each by its beginning.
+REFUSED = {
+    "XML": r"<(?:\?xml|[a-z]+:Workbook)\b",
+    "LDIF": r"(?:#[^\n]{0,200}\n\s*)*(?:version: 1\s+)?dn:",
+    "a dump of a database": r"(?:/\*[^\n]{0,200}\n)?(?:--\s+)*(?:"
+    r"(?:mysql|mariadb|postgresql database|phpmyadmin sql) dump|(?:create|drop) table\s|insert into\s)",
+}
 JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"')  # objects, also those of an array
-CARD_PROPERTY = re.compile(r"(?:[\w-]+\.)?(FN|N|EMAIL)(?:;[^:]*)?:(.*)", re.IGNORECASE | re.DOTALL)
+CARD_PROPERTY = re.compile(
+    r"^(?:[\w-]+\.)?(FN|N|EMAIL)((?:;[^:\n]*)?):((?:[^\n]*=\n)*[^\n]*)",
+    re.IGNORECASE | re.MULTILINE,
+)
 # The lines above a mail, as mail programs show them.
 MAIL_HEADER = re.compile(
     r"\s*[*_]{0,2}(?:from|sent|to|cc|bcc|reply-to|subject|date|von|gesendet|an|kopie|betreff|datum|de"
@@ -31,6 +40,7 @@ MAIL_HEADER = re.compile(
     re.IGNORECASE,
 )
 LINES_SEEN = 100
+CARD_BEGIN_MAX = 400  # characters; what exporters write above the first card is short
 SCRIPTS = frozenset({"script", "style"})
 SPACED = frozenset({"br", "p", "div", "li"})
 
@@ -44,11 +54,10 @@ def conversion_of(sample: str, name: str, *, is_table: bool) -> "type[Conversion
     """
     if WEB_PAGE.match(sample):
         return WebPage
-    if XML.match(sample):
-        raise BadList(f"{name} is XML; save the list as CSV or XLSX")
-    if LDIF.match(sample):
-        raise BadList(f"{name} is LDIF; export the list as CSV")
-    if CARD.match(sample):
+    for kind, beginning in REFUSED.items():
+        if re.match(rf"\s*{beginning}", sample, re.IGNORECASE):
+            raise BadList(f"{name} is {kind}; export the list as CSV or XLSX")
+    if CARD_BEGIN.search(sample, 0, CARD_BEGIN_MAX):
         return Cards
     if JSON.match(sample):  # a record may have several addresses
         return None
@@ -151,19 +160,16 @@ class Cards(Conversion):
 
     def rows(self, text: str, name: str) -> Rows:
         yield "name", "email"
-        shown, emails = "", list[str]()
         unfolded = text.replace("\r\n", "\n").replace("\n ", "").replace("\n\t", "")
-        for line in unfolded.split("\n"):
-            if line.strip().upper() == "END:VCARD":
-                yield shown, "; ".join(emails)
-                shown, emails = "", []
-            elif (found := CARD_PROPERTY.match(line)) is not None:
-                value = found[2].strip()
-                if found[1].upper() == "EMAIL":
-                    emails.append(value)
-                elif found[1].upper() == "FN" or not shown:
-                    shown = " ".join(filter(None, value.replace("\\,", ",").split(";")))
-        if emails:  # the last card has no end
+        for card in CARD_BEGIN.split(unfolded)[1:]:
+            shown, emails = "", list[str]()
+            for kind, parameters, value in CARD_PROPERTY.findall(card):
+                if "QUOTED-PRINTABLE" in parameters.upper():  # of vCard 2.1
+                    value = quopri.decodestring(value.encode()).decode(errors="replace")
+                if kind.upper() == "EMAIL":
+                    emails.append(value.strip())
+                elif kind.upper() == "FN" or not shown:
+                    shown = " ".join(filter(None, value.strip().replace("\\,", ",").split(";")))
             yield shown, "; ".join(emails)
 
 

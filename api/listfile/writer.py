@@ -63,8 +63,8 @@ def _not_written(output: Path) -> Misuse:
     return Misuse(f"{plain(str(output))}: -o takes the endings {' '.join(KINDS)}")
 
 
-def output_manner(path: Path | None, manner: OutputFormat) -> OutputFormat:
-    """The output's format: by its extension, else like the input."""
+def output_manner(path: Path | None, manner: OutputFormat, own_ending: str = "") -> OutputFormat:
+    """The output's format: by its extension, else like the input, whose name has `own_ending`."""
     ending = path.suffix.lower() if path else ""
     if path is not None and ending in NOT_WRITTEN:
         raise _not_written(path)
@@ -72,7 +72,7 @@ def output_manner(path: Path | None, manner: OutputFormat) -> OutputFormat:
     if kind != "csv":
         return OutputFormat(kind)
     delimiter = TABLE_ENDINGS.get(ending) or manner.delimiter
-    if ending == ".csv" and delimiter == "\t":
+    if ending == ".csv" != own_ending and delimiter == "\t":
         delimiter = ","
     # A spreadsheet takes UTF-8 without a mark for the machine's own encoding.
     return OutputFormat(kind, delimiter, manner.line_end, manner.bom or manner.is_recoded)

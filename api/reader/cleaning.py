@@ -47,7 +47,8 @@ def serve_cleaning(channel: Channel, descriptor: int, order: ReadAddresses) -> N
         read_list(ListFile(file, order.name, order.ending), order.reading) as source,
     ):
         allow_cpu(own_file_bounds(source.survey.octets).cpu_s)
-        manner = output_manner(Path(order.output) if order.output else None, source.manner)
+        path = Path(order.output) if order.output else None
+        manner = output_manner(path, source.manner, order.ending)
         _send_addresses(channel, source, manner, each=order.each)
         while (body := channel.receive()) is not None:
             command = decode_command(body)

@@ -69,6 +69,19 @@ def test_a_row_with_a_usual_name_for_addresses_is_the_header(tmp_path: Path, abo
             ["(nothing)", f"{ANN}"],
         ),
         ("cards.vcf", f"BEGIN:VCARD\nVERSION:3.0\nFN:Ann\nEMAIL:{ANN}\n", [ANN]),
+        ("no end.vcf", f"BEGIN:VCARD\nEMAIL:{ANN}\nBEGIN:VCARD\nEMAIL:{BOB}\n", [ANN, BOB]),
+        ("titled.vcf", f"My contacts\n\nBEGIN:VCARD\nEMAIL:{ANN}\nEND:VCARD\n", [ANN]),
+        (
+            "photo.vcf",
+            f"BEGIN:VCARD\nPHOTO;ENCODING=b:AAA=\nEMAIL:{ANN}\nEND:VCARD\n",
+            [ANN],
+        ),
+        (
+            "vCard 2.1.vcf",
+            "BEGIN:VCARD\nN;ENCODING=QUOTED-PRINTABLE:M=C3=BCller;J=\n=C3=BCrgen\n"
+            f"EMAIL;ENCODING=QUOTED-PRINTABLE:{ANN.replace('@', '=40')}\nEND:VCARD\n",
+            [ANN],
+        ),
         ("thanks.txt", f"ribalba      {ANN}\n{BOB}\n", [ANN, BOB]),
         (
             "to.txt",

@@ -245,6 +245,7 @@ CORPUS: dict[str, Case] = {
         "a.csv", f"2,{A}\n3,{B}\n", [["2", A], ["3", B]], AB, header=False,
         said={"column": "2"}),
     "title": table("a.csv", f"Our customers\nn,email\n1,{A}\n2,{B}\n", TWO, AB, skipped=1),
+    "title of tabs": table("a.csv", f"Report\nn\temail\n1\t{A}\n2\t{B}\n", TWO, AB, reader=TAB, skipped=1),
     "title as a spreadsheet has it": table(
         "a.csv", f"Our customers,\n,\nn,email\n1,{A}\n2,{B}\n", TWO, AB, skipped=2),
     "comment lines": table("a.csv", f"# made by x\n# on Monday\nn,email\n1,{A}\n2,{B}\n",
@@ -288,6 +289,8 @@ CORPUS: dict[str, Case] = {
     "contact cards": Case(
         "a.vcf", f"BEGIN:VCARD\nVERSION:3.0\nFN:Ann Lee\nEMAIL:{A}\nEND:VCARD\n".encode(),
         addresses=[A], reader=None),
+    "a dump of a database": refused(
+        "a.txt", f"-- MySQL dump 10.13\n--\nINSERT INTO `users` VALUES (1,'{A}');\n", "is a dump of a database"),
     "a web page": refused(
         "a.xls", f"<html>\n<td>email</td>\n<td>{A}</td>\n</html>\n", "most of its lines are not"),
     "a web page on one line": refused(
