@@ -203,6 +203,8 @@ class ReplyReader:
             if octets == self._latest_octets and self.empty:
                 return self._latest
             self.feed(octets)
+        if not self._lines:
+            self._skip_empty_lines()
         while (end := self._buffer.find(b"\n", self._at)) >= 0:
             line, size = self._buffer[self._at : end], end + 1 - self._at
             self._at = end + 1
@@ -229,14 +231,21 @@ class ReplyReader:
             self._latest_octets = self._buffer if len(last_line) + 1 == len(self._buffer) else None
         self._lines.clear()
         self._octets = 0
-        self.empty = self._at == len(self._buffer)
+        self._skip_empty_lines()
         return reply
+
+    def _skip_empty_lines(self) -> None:
+        """Pass over what is no part of a reply: some hosts end their greeting twice."""
+        while self._buffer.startswith(b"\r\n", self._at):
+            self._at += 2
+        self.empty = self._at == len(self._buffer)
 
     def _read_line(self, octets: bytes) -> bool:
         """Add one line to the incomplete reply; return whether another one follows."""
         line = _decode(octets).rstrip("\r")
         code, mark = line[:3], line[3:4]
-        if not (_CODE.fullmatch(code) and mark in ("", " ", "-")):
+        is_masked = line.startswith("220*")  # a greeting of PIX MailGuard
+        if not (_CODE.fullmatch(code) and mark in ("", " ", "-")) and not is_masked:
             raise RemoteProtocolError(f"not a reply: {line[:80]!r}")
         if self._lines and int(code) != self._code:
             if self._code != 220:

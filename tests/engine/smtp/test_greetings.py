@@ -28,7 +28,20 @@ class Deciding(Struct, frozen=True):
         return not self.last
 
 
-async def ask(text: str, greeting: Deciding) -> Answer:
+class EndsTwice(Struct, frozen=True):
+    """The usual greeting, and an empty line after a pause."""
+
+    pause_s: float = 0.0
+
+    async def answer(self, reply_writer: ReplyWriter, octets: bytes) -> bool:
+        if self.pause_s:
+            await reply_writer.send(octets)
+            await trio.sleep(self.pause_s)
+        await reply_writer.send(b"\r\n" if self.pause_s else octets + b"\r\n")
+        return True
+
+
+async def ask(text: str, greeting: Deciding | EndsTwice) -> Answer:
     async with open_fake_network() as network:
         network.add("shop.test", MailHost(faults={"CONNECT": greeting}))
         async with (
@@ -73,3 +86,11 @@ async def test_a_greeting_is_read_by_its_last_line(autojump_clock, last, reason,
 async def test_a_teaser_and_a_welcome_are_one_greeting(autojump_clock):
     answer = await ask("gone@shop.test", Deciding())
     assert answer.verdict.status == "undeliverable"
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.001, 0.2])
+@pytest.mark.parametrize("who", ["known", "gone"])
+async def test_an_empty_line_behind_a_greeting_costs_no_answer(autojump_clock, who, pause_s):
+    """Internet.nl #560: a mail host that ends its greeting with two line ends."""
+    answer = await ask(f"{who}@shop.test", EndsTwice(pause_s))
+    assert answer.verdict.status == ("deliverable" if who == "known" else "undeliverable")
