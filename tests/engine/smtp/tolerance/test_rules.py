@@ -154,6 +154,15 @@ def test_random_names_of_requests_leave_half_of_an_hours_limit():
     assert host.budget.room(REQUEST, "me", T0) == 12
 
 
+@pytest.mark.parametrize(("at", "tolerance", "room"), [(T0 + 2, 32, 8), (T0 + 62, 16, 0)])
+def test_a_requests_name_raises_the_tolerance_within_a_minute_of_an_acceptance(at, tolerance, room):
+    host = tolerance_of(shared=True, accepted=8)
+    ask(host, refused=8, at=T0 + 1)
+    assert host.budget.room(LONE_NAME, "me", at) == 0
+    assert host.room_for_name(LONE_NAME, "me", at) == room
+    assert host.known.tolerance == tolerance
+
+
 def test_a_random_name_costs_one_and_a_control_of_a_living_address_nothing():
     host = tolerance_of(shared=True)
     assert host.budget.room(NAME, "me", T0) == 16
