@@ -163,7 +163,7 @@ def clean(
     force: bool,
     **reading: Any,
 ) -> None:
-    """Verify every address of a list: CSV, TSV, XLSX, NDJSON or plain lines.
+    """Verify every address of a list: CSV, TSV, XLSX, JSON, NDJSON or plain lines.
 
     Each row of INPUT (- for standard input) appears once in the output with the
     result, its reason, and a light: GREEN_LIGHT, YELLOW_LIGHT or RED_LIGHT. Without

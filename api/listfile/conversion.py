@@ -1,5 +1,5 @@
 """Files that are not tables and have addresses in a known form: a table of a web page, contact
-cards, and the recipients of a mail. They are converted to CSV, and that is read.
+cards, the recipients of a mail, and a JSON array. They are converted to CSV or NDJSON, and that is read.
 
 Every pass over a text is linear: a file may be made to take long.
 """
@@ -11,6 +11,8 @@ import quopri
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from ..cells.unwrapping import read_cell
 from .survey import BadList
@@ -27,7 +29,8 @@ REFUSED = {
     "a dump of a database": r"(?:/\*[^\n]{0,200}\n)?(?:--\s+)*(?:"
     r"(?:mysql|mariadb|postgresql database|phpmyadmin sql) dump|(?:create|drop) table\s|insert into\s)",
 }
-JSON = re.compile(r'\s*(?:\[\s*)?\{\s*"')  # objects, also those of an array
+JSON_ARRAY = re.compile(r'\s*\[\s*[{"\]]')
+JSON_OBJECT = re.compile(r'\s*\{\s*"')
 CARD_PROPERTY = re.compile(
     r"^(?:[\w-]+\.)?(FN|N|EMAIL)((?:;[^:\n]*)?):((?:[^\n]*=\n)*[^\n]*)",
     re.IGNORECASE | re.MULTILINE,
@@ -59,7 +62,9 @@ def conversion_of(sample: str, name: str, *, is_table: bool) -> "type[Conversion
             raise BadList(f"{name} is {kind}; export the list as CSV or XLSX")
     if CARD_BEGIN.search(sample, 0, CARD_BEGIN_MAX):
         return Cards
-    if JSON.match(sample):  # a record may have several addresses
+    if JSON_ARRAY.match(sample) and not is_table:
+        return Items
+    if JSON_OBJECT.match(sample):  # a record may have several addresses
         return None
     return Recipients if _are_recipients(sample, is_table=is_table) else None
 
@@ -73,11 +78,11 @@ class Conversion(ABC):
     def rows(self, text: str, name: str) -> Rows:
         """The rows, the header first. Raises BadList, which names the file."""
 
-
-def csv_of(rows: Rows) -> bytes:
-    made = io.StringIO(newline="")
-    csv.writer(made, lineterminator="\n").writerows(rows)
-    return made.getvalue().encode("utf-8", "surrogatepass")
+    def encoded(self, text: str, name: str) -> bytes:
+        """The rows as CSV. Raises BadList."""
+        made = io.StringIO(newline="")
+        csv.writer(made, lineterminator="\n").writerows(self.rows(text, name))
+        return made.getvalue().encode("utf-8", "surrogatepass")
 
 
 class WebPage(Conversion):
@@ -171,6 +176,23 @@ class Cards(Conversion):
                 elif kind.upper() == "FN" or not shown:
                     shown = " ".join(filter(None, value.strip().replace("\\,", ",").split(";")))
             yield shown, "; ".join(emails)
+
+
+class Items(Conversion):
+    """The items of a JSON array: a line for each, with its own text."""
+
+    ending = ".ndjson"
+
+    def rows(self, text: str, name: str) -> Rows:
+        try:
+            items = msgspec.json.decode(text, type=list[msgspec.Raw])
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            raise BadList(f"{name} is not a whole JSON array ({error})") from None
+        for item in items:  # these two are between its values alone: strings have them escaped
+            yield (bytes(item).decode().replace("\n", " ").replace("\r", " "),)
+
+    def encoded(self, text: str, name: str) -> bytes:
+        return "".join(f"{item}\n" for (item,) in self.rows(text, name)).encode()
 
 
 class Recipients(Conversion):

@@ -162,7 +162,7 @@ class Objects:
         if isinstance(value, dict | list):
             raise BadList(
                 f"{self._name}, line {number}: {plain('.'.join(path))} holds several values "
-                f"and no text{_advice(_paths_to_addresses(fields))}"
+                f"and no text{_advice(_paths_to_addresses(fields), number)}"
             )
         return read_cell(_cell_text(value))
 
@@ -186,11 +186,6 @@ class Objects:
             value = msgspec.json.decode(line)
         except (msgspec.DecodeError, RecursionError):
             value = None
-        if number == 1 and line.lstrip().startswith("["):
-            raise BadList(
-                f"{self._name} is a JSON array; make each item a line (jq -c '.[]') and give it "
-                "the ending .ndjson"
-            )
         if value is None:
             raise BadList(
                 f"{where}: is not a whole JSON object or string; each takes one line (jq -c . makes "
@@ -257,7 +252,7 @@ class Objects:
                 raise
             raise BadList(
                 f"{self._name} has no field of its own with an address",
-                _advice(inside),
+                _advice(inside, len(sample)),
                 "column",
             ) from bad
         if not any(any(row) for row in rows) or (rows and not any(row[position] for row in rows)):
@@ -265,7 +260,7 @@ class Objects:
             if wanted is None and inside:
                 raise BadList(
                     f"{self._name} has no address in {plain(texts[position])}",
-                    _advice(inside),
+                    _advice(inside, len(sample)),
                     "column",
                 )
         return texts[position]
@@ -311,9 +306,10 @@ def _paths_to_addresses(*sample: dict[str, object]) -> list[str]:
     return list(found)
 
 
-def _advice(paths: Sequence[str]) -> str:
+def _advice(paths: Sequence[str], rows: int) -> str:
     if not paths:
         return "; name the field with --column, such as contact.email"
-    if wrapped := next((path.partition(".0.")[0] for path in paths if ".0." in path), ""):
+    wrapped = next((path.partition(".0.")[0] for path in paths if ".0." in path), "")
+    if wrapped and rows == 1:
         return f"; make each item of {plain(wrapped)} a line (jq -c '.{plain(wrapped)}[]')"
     return f"; name one inside another with --column ({', '.join(map(plain, paths))})"

@@ -246,10 +246,10 @@ def _converted_file(
     file: BinaryIO, found: Survey, ending: str, name: str
 ) -> Iterator[tuple[BinaryIO, Survey, str]]:
     """The file, or what it is converted to: see `conversion`."""
-    if found.zipped or ending in OBJECT_ENDINGS:
+    if found.zipped or (ending in OBJECT_ENDINGS and found.sample.lstrip()[:1] != "["):
         yield file, found, ending
         return
-    from .conversion import conversion_of, csv_of
+    from .conversion import conversion_of
 
     kind = conversion_of(found.sample, name, is_table=ending in TABLE_ENDINGS)
     if kind is None:
@@ -259,8 +259,8 @@ def _converted_file(
         raise BadList(f"{name} is too large to be converted; save the list as CSV")
     from .text import text_lines
 
-    text = "".join(text_lines(file, found, name))
-    with _spooled(iter((csv_of(kind().rows(text, name)),)), name) as spool:
+    text = "".join(text_lines(file, found, name, CONVERTED_OCTETS_MAX))
+    with _spooled(iter((kind().encoded(text, name),)), name) as spool:
         made = survey(spool, name, lines_max=found.lines_max)
         made = replace(made, bom=found.bom, is_converted=True)
         yield spool, made, kind.ending

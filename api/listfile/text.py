@@ -57,7 +57,9 @@ def changed(name: str) -> Changed:
     return Changed(f"{name} was changed while it was read; clean it again when nothing writes it")
 
 
-def text_lines(file: BinaryIO, survey: Survey, name: str) -> Iterator[str]:
+def text_lines(
+    file: BinaryIO, survey: Survey, name: str, characters_max: int = ROW_CHARACTERS_MAX
+) -> Iterator[str]:
     """Yield the lines from the beginning with their own line ends; the file stays open.
 
     Raises BadList for a line that is too long or cannot be decoded, and Changed.
@@ -68,13 +70,13 @@ def text_lines(file: BinaryIO, survey: Survey, name: str) -> Iterator[str]:
     )
     number, most = 0, inf if survey.lines_max is None else survey.lines_max
     try:
-        for line in iter(partial(text.readline, ROW_CHARACTERS_MAX), ""):
+        for line in iter(partial(text.readline, characters_max), ""):
             number += 1
             if number > most:
                 raise TooManyLines(name, int(most))
-            if len(line) == ROW_CHARACTERS_MAX and not line.endswith(("\n", "\r")):
+            if len(line) == characters_max and not line.endswith(("\n", "\r")):
                 raise BadList(
-                    f"{name}, line {number}: is longer than {ROW_CHARACTERS_MAX:,} characters; "
+                    f"{name}, line {number}: is longer than {characters_max:,} characters; "
                     "put that right first"
                 )
             if line[-1] == END_MARK and not (line := line.rstrip(END_MARK)):

@@ -107,7 +107,7 @@ CREATE_PARAMETERS = (
 
 
 async def create_list(service: Service, call: Call) -> OperationReply:
-    """Send a list: CSV, TSV, NDJSON, XLSX or lines. It is verified in the background."""
+    """Send a list: CSV, TSV, XLSX, JSON, NDJSON or lines. It is verified in the background."""
     queue = service.lists
     if queue is None or call.receive is None:
         raise malformed("This service runs no background jobs, so it takes no lists.")

@@ -303,11 +303,14 @@ OBJECTS_REFUSED: dict[str, Make] = {
     "a value of 40,000 characters": objects_of(json.dumps({"email": ANN, "n": "x" * 40_000})),
     "a line of 8 Mi characters": objects_of(json.dumps({"n": "x" * (1 << 23)})),
     "half of a character": objects_of('{"email": "\\ud800@shop.test"}'),
-    "an array": lambda: json.dumps([ANN] * 1000).encode(),
+    "an array that nests deep": lambda: b'[{"email":' + b"[" * 100_000,
+    "an array of ten million strings": lambda: b'["' + b'","' * 10_000_000 + b'"]',
+    "an array of arrays": lambda: b'[{"email": "a@b.test"}, ["a@b.test"]]',
     "a number beyond floats": objects_of('{"email": 1e999}'),
     "a number without end": objects_of('{"email": 1' + "0" * 100_000 + "}"),
 }
 OBJECTS_ACCEPTED: dict[str, Make] = {
+    "an array": lambda: json.dumps([ANN] * 1000).encode(),
     "1,000 fields": objects_of(json.dumps({f"n{n}": 1 for n in range(999)})),
     "one name a thousand times": objects_of("{" + '"email": "a@b.test",' * 1_000 + '"n": 1}'),
     "a large number as address": objects_of('{"email": 123456789012345678901234567890}'),

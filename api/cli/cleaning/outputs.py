@@ -29,6 +29,8 @@ from .own_files import replacing_own
 from .passes import NO_RECHECK, Recheck
 
 ROWS_LONG = 50_000  # writing more takes seconds, in a workbook minutes
+# What is read and has no output of its own kind.
+WRITTEN_AS = {".xlsm": ".xlsx", ".json": ".ndjson", ".vcf": ".csv", ".htm": ".csv", ".html": ".csv"}
 # The files of --split: the part of the name, and the lights of the rows. Rows without an
 # address go to the last.
 SPLIT: dict[str, frozenset[Light]] = {
@@ -90,7 +92,7 @@ class Order(Struct, frozen=True):
 def output_path(source: Path) -> Path:
     """The input's name with `.verified` before the ending, and without `.gz`."""
     source = unpacked_name(source)
-    ending = ".xlsx" if source.suffix.lower() == ".xlsm" else source.suffix
+    ending = WRITTEN_AS.get(source.suffix.lower(), source.suffix)
     return source.with_name(f"{source.stem}.verified{ending}")
 
 

@@ -54,7 +54,7 @@ PROGRESS_S = 1.0
 
 TEXT = ToolText(
     "Clean a file of addresses",
-    "Verify every email address of a file on this machine: CSV, TSV, XLSX, NDJSON or plain "
+    "Verify every email address of a file on this machine: CSV, TSV, XLSX, JSON, NDJSON or plain "
     "lines, also compressed. The result is a new file beside it, with .verified before the "
     "ending: every row with its result, the reason and a light (GREEN_LIGHT: good, YELLOW_LIGHT: "
     "unsure, RED_LIGHT: bad). The file itself is never changed. Takes from seconds for a short "

@@ -119,6 +119,8 @@ def test_without_an_output_file_the_rows_go_to_standard_output(tmp_path: Path) -
         ("a.b.txt", "a.b.verified.txt"),
         ("a", "a.verified"),
         ("a.XLSM", "a.verified.xlsx"),
+        ("a.json", "a.verified.ndjson"),
+        ("a.vcf", "a.verified.csv"),
     ],
 )
 def test_the_outputs_name_is_made_from_the_inputs(name: str, expected: str) -> None:

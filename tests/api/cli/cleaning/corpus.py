@@ -300,8 +300,16 @@ CORPUS: dict[str, Case] = {
         addresses=["# one", "# two", "# three", A, B], reader=None),
     "lines that are not addresses, by word": Case(
         "a.txt", b"Ann\nBob\n", addresses=["Ann", "Bob"], said={"column": "1"}, reader=None),
-    "an array over several lines": refused(
-        "a.json", f'[\n {{"email":"{A}"}}\n]\n', "is a JSON array"),
+    "an array over several lines": Case(
+        "a.json", f'[\n {{"n": 1,\n  "email":"{A}"}},\r\n{{"email":"{B}"}}]\n'.encode(), addresses=[A, B],
+        reader=None),
+    "an array in a .ndjson": Case(
+        "a.ndjson", f'[{{"id":1.10,"email":"{A}"}},{{"email":"{B}"}}]'.encode(), addresses=[A, B],
+        reader=None),
+    "an array that is cut": refused(
+        "a.json", f'[{{"email":"{A}"}},\n', "is not a whole JSON array"),
+    "several addresses in each item": refused(
+        "a.json", f'[{{"emails":[{{"value":"{A}"}}]}},{{"emails":[]}}]', "--column (emails.0.value)"),
     "an object over several lines": refused(
         "a.json", f'{{\n "email":"{A}"\n}}\n', "line 1: is not a whole JSON"),
     "objects with a name twice": Case(
