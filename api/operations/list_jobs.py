@@ -150,6 +150,9 @@ class ListResponse(Struct, frozen=True, kw_only=True):
     several_rows: Annotated[
         int, says("Rows with several addresses in one cell, which are all verified.")
     ] = 0
+    further_columns: Annotated[
+        list[str], says("Other columns that have addresses; name all of them to verify these too.")
+    ] = []
 
 
 class ListsResponse(Struct, frozen=True):
@@ -336,6 +339,7 @@ def response_of(
         unwrapped_rows=reading.unwrapped,
         doubtful_rows=reading.doubtful,
         several_rows=reading.several,
+        further_columns=reading.proposed,
     )
 
 

@@ -125,3 +125,15 @@ async def test_an_encoding_is_named_and_what_is_not_clear_is_guessed(
         assert (got.status, "several columns of addresses" in got.body["message"]) == (400, True)
         got = await send(shop, unclear, "?guess=1&start=0")
         assert (got.status, got.body["columns"], got.body["addresses"]) == (202, ["First"], 1)
+
+
+async def test_columns_that_have_addresses_too_are_named_by_the_answer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    google = "E-mail 1 - Value,E-mail 2 - Value\nknown@friendly.test,nobody@friendly.test\n"
+    async with open_list_shop() as shop:
+        made = (await send(shop, google, "?start=0")).body
+        assert made["columns"] == ["E-mail 1 - Value"]
+        assert made["further_columns"] == ["E-mail 2 - Value"]
+        made = (await send(shop, google, "?start=0&column=1&column=2")).body
+        assert (len(made["columns"]), made["further_columns"]) == (2, [])
