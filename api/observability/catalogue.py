@@ -163,7 +163,7 @@ def _of_engine(egresses: Egresses) -> tuple[Family, ...]:
         Family("gauge", "mailprobe_smtp_hosts_waiting", "Mail hosts that wait for a connection permit."),
         Family("gauge", "mailprobe_probes", "Addresses in the SMTP layer."),
         Family("gauge", "mailprobe_probes_waiting", "Of these, addresses that wait.",
-               ("at",), (("desk",), ("host",))),
+               ("at",), (("places",), ("host",))),
     )  # fmt: skip
 
 

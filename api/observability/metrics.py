@@ -199,7 +199,7 @@ class Metrics(RequestLog):
         for name, number in states.items():
             self._numbers[name].put(number)
         waiting = self._numbers["mailprobe_probes_waiting"]
-        waiting.put(engine.probes_in_flight, ("desk",))
+        waiting.put(engine.probes_in_flight, ("places",))
         waiting.put(engine.probes_waiting, ("host",))
         self._sample_egresses(load.egresses)
         self._numbers["mailprobe_background_failures"].add(
