@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mailprobe.storage.store import Store
 
 TIERS = get_args(SoldTier)
-OWN_HELP = "Your own account, which pays nothing: no limit a minute, no quota, no price, no caps."
+OWN_HELP = "Your own account, which pays nothing: no rate limit, no quota, no price, no caps."
 
 
 account = click.Group("account", help=COMMANDS["account"].summary)
@@ -128,7 +128,7 @@ def set_(
 @click.argument("account_id", metavar="ID")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete(account_id: str, yes: bool) -> None:
-    """Delete what is personal of an account: there is no way back.
+    """Delete the personal data of an account, which cannot be undone.
 
     Its email address, keys, jobs, lists, results and callbacks go, and what runs is cancelled.
     Counts of its usage stay, without a name. Repeat the command if it was interrupted.

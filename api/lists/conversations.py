@@ -1,6 +1,6 @@
 """Conversations with mail hosts about the newest answers of lists, for the rows of its pages.
 
-A process packs what has come and writes it each second, all lists together. Nobody depends on it:
+A process packs what has come and writes it each second, all lists together. Nothing depends on it:
 what is not written in time, or when the process ends, is lost, and a row offers to ask again.
 """
 

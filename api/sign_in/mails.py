@@ -1,8 +1,8 @@
 """Sends the links that sign people in.
 
 A link is a secret, so it is in no outbox and no log: a mail waits in this process, is tried for as
-long as its link is good, and is lost with the process. Whoever asked asks again. Nobody waits for
-a mail, so that known and unknown addresses take the same time.
+long as its link is good, and is lost with the process: its reader asks for another one. No request waits
+for a mail, so that known and unknown addresses take the same time.
 """
 
 import logging

@@ -189,8 +189,8 @@ def soak(minutes: float) -> None:
     Requests, streams, jobs, lists and mistakes at once, against mail hosts of this
     machine: without a pause until the caches are full, then with pauses, which is what
     counts. Prints a line every few seconds, then the slopes of memory, descriptors
-    and database. A failure is 0.1 MiB a minute or more, but for the rows that answers
-    leave, or half a descriptor. Nothing outside of this machine is asked.
+    and database. It fails if memory grows by 0.1 MiB a minute or more, the rows of
+    answers not counted, or descriptors by half of one. Nothing outside of this machine is asked.
     """
     from ..load import soak as load
     from ..load.service_process import ServiceFailed

@@ -24,7 +24,7 @@ NO_FILE = (
     " [[egress]] table for each address or proxy (docs/egress.md)"
 )
 HOSTS_SHOWN = 20  # of each kind; --json has all
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one per line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print an object in JSON per egress, one a line.")
 
 
 egress = click.Group("egress", help=COMMANDS["egress"].summary)
@@ -63,7 +63,7 @@ def show(names: Sequence[str], as_json: bool) -> None:
 @egress.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 def pause(names: Sequence[str]) -> None:
-    """Let egresses rest until they are resumed. Each process knows it within 2 s."""
+    """Pause egresses until they are resumed. Each process knows it within 2 s."""
     _change(names, is_pause=True)
 
 

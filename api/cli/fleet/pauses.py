@@ -65,7 +65,7 @@ def pauses() -> None:
 @click.argument("machine", metavar="MACHINE")
 @click.option("--why", default="", metavar="TEXT", help="A note for your colleagues.")
 def drain(machine: str, why: str) -> None:
-    """Stop a machine from taking lists: it ends those that it has, and serves requests as before.
+    """Stop a machine from taking lists: it finishes the part of each that it has, and serves requests as before.
 
     MACHINE is its host name, as `mailprobe machines` lists it.
     """

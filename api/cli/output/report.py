@@ -195,7 +195,7 @@ def print_summary(
 
 
 def summary_line(summary: Summary) -> str:
-    """`300 rows (2 without an address), 287 different addresses in email; 287 asked in 12 s, 23.9/s`."""
+    """`300 rows (2 without an address), 287 different addresses in email; 287 answered in 12 s, 23.9/s`."""
     noted = cell_notes(summary)
     where = f" in {' and '.join(summary.columns)}" if summary.columns else ""
     rate = f", {summary.verified / summary.took_s:,.1f}/s" if summary.verified else ""
@@ -207,7 +207,7 @@ def summary_line(summary: Summary) -> str:
     return (
         f"{counted(summary.rows, 'row', 'rows')}{noted}, "
         f"{counted(summary.addresses, 'different address', 'different addresses')}{where}; "
-        f"{summary.verified:,} asked in {duration(summary.took_s)}{rate}{written}"
+        f"{summary.verified:,} answered in {duration(summary.took_s)}{rate}{written}"
     )
 
 

@@ -61,7 +61,7 @@ async def running(
 
 
 class ServiceFailures(Struct):
-    """ServiceFailures of a service since its last success."""
+    """The failures of a service since its last success."""
 
     count: int = 0
     since: float = math.inf

@@ -34,13 +34,13 @@ EVENT_OCTETS_MAX = 1 << 20  # of a line, as of a post
 EXAMPLES_MAX = 3  # of each kind
 IGNORED: Literal["ignored"] = "ignored"  # what does not say that mail came back
 Taken = Kind | Literal["ignored"]
-NOTHING_TAKEN = "no row says that mail came back, as a column `type` with `hard` or `soft` would"
+NOTHING_TAKEN = "no row reports a bounce; a column `type` with `hard` or `soft` is one that does"
 NAMES: dict[Taken, str] = {
     "no_mailbox": "without a mailbox",
     "refused": "refused by a policy",
     "temporary": "failed for the moment",
     "unknown": "bounced for an unknown reason",
-    IGNORED: "ignored, as they say of no bounce",
+    IGNORED: "ignored: no bounce",
 }
 
 

@@ -61,9 +61,9 @@ def result(gone: int, sent: int, interval: tuple[float, float]) -> str:
     if not sent:
         return "Mail was sent to no address of the list."
     low, high = interval
-    addresses, verb = counted(sent, "address", "addresses"), "has" if gone == 1 else "have"
+    addresses = counted(sent, "address", "addresses")
     return (
-        f"{gone:,} of {addresses} that mail was sent to {verb} no mailbox: {gone / sent:.2%}; "
+        f"Without a mailbox: {gone:,} of {addresses} that mail was sent to, {gone / sent:.2%}; "
         f"the true share is between {low:.2%} and {high:.2%} (95 %)."
     )
 

@@ -133,7 +133,9 @@ def _choice(
     rows: Sequence[StoredRow], place: int, name: str, ticked: Collection[int]
 ) -> ColumnChoice:
     cells = _cells(rows, place)
-    having = [cell for cell in cells if "@" in cell and read_cell(cell).has_address]
+    having = [
+        cell for cell in cells if (place in ticked or "@" in cell) and read_cell(cell).has_address
+    ]
     example = next(iter(having or cells), "")[:EXAMPLE_CHARACTERS_MAX]
     is_same = len(set(having)) == 1 and len(having) == len(rows) > 1
     return ColumnChoice(

@@ -72,7 +72,7 @@ def test_mailboxes_that_do_not_exist_are_kept_for_the_account(
     Path("plain.txt").write_text("gone@shop.test\n")
     said = run_cli("bounces", "plain.txt", "--account", bob["account_id"])
     assert (json.loads(said.stdout)["recorded"], kept(bob["account_id"])) == (0, set())
-    assert "no row says that mail came back" in said.stderr
+    assert "no row reports a bounce" in said.stderr
     Path("forget.txt").write_text("Gone@shop.test\nfull@shop.test\n")
     for what, forgotten, count in (("other@shop.test", 0, 1), ("forget.txt", 1, 2)):
         said = run_cli("bounces", "--forget", what, "--account", ann["account_id"])
