@@ -36,7 +36,7 @@ from .nested import QuotedReply, quoted_reply
 from .prefilter import first_letters
 from .text import TEXT_MAX, Lexicon, Names, Subjects, fold, joined
 
-TRIES_MAX = 500  # of rules at words; none of 3,100 collected replies needs more than 166
+TRIES_MAX = 500  # of rules at words; none of 3,300 collected replies needs more than 166
 READINGS_MAX = 1024  # cached: a host repeats its replies, and mostly only the names in them vary
 RULES = Path(__file__).parents[2] / "data" / "replies.toml"
 
@@ -309,9 +309,9 @@ class Rules:
     def _read(self, step: Step, reply: SmtpReply, site: str | None) -> ReplyMeaning:
         names = Names()
         text = names.remove_from(" ".join(reply.lines)[:TEXT_MAX])
-        links = " ".join(names.links).lower()
-        if self._links is None or not self._links.search(links):
-            links = ""  # no rule matches them, so they must not split the cache
+        # Only what a rule matches of the links: the rest must not split the cache.
+        every = " ".join(names.links).lower()
+        links = " ".join(self._links.compiled.findall(every)) if self._links else ""
         key = (step, reply.code, names.enhanced, text, links, site)
         reading = self.kept.get(key)
         if reading is None:

@@ -1,0 +1,51 @@
+"""What operators' own codes, greylisters, policy servers and bare links mean.
+
+Each kind has its counter-examples: lines of nearly the same words that mean another thing.
+"""
+
+import pytest
+
+from mailprobe.engine.smtp.replies.rules import Step, load_rules
+from mailprobe.engine.smtp.wire import SmtpReply
+
+RULES = load_rules()
+
+
+def read(line: str, step: Step = Step.RCPT):
+    return RULES.read(step, SmtpReply(int(line[:3]), (line[4:],)))
+
+
+# ------------------------------------------------ quotas, links, refusals in other words
+
+
+@pytest.mark.parametrize(
+    ("line", "meaning"),
+    [
+        ("550 http://www.openspf.org/Why?s=mfrom&id=a%40b.test&ip=192.0.2.1", "sender_refused"),
+        ("550 5.7.1 Please see https://www.open-spf.org/Why?id=a", "sender_refused"),
+        ("554 see https://shop.test/help/dmarc", "sender_refused"),
+        ("550 https://help.shop.test/errors/12", "unknown"),
+        ("551 <ann@shop.test> see https://help.shop.test/", "unknown"),
+        ("552 https://help.shop.test/", "unknown"),
+        ("550 see http://dnsbl.shop.test/", "blocked_policy"),
+        ("550 5.1.1 https://help.shop.test/errors/12", "no_mailbox"),
+        ("550 User unknown, see https://www.openspf.org/", "no_mailbox"),
+        ("550 Mailbox unavailable. For explanation visit https://help.shop.test/", "no_mailbox"),
+        ("550", "no_mailbox"),
+    ],
+)
+def test_a_link_in_place_of_words(line: str, meaning: str):
+    assert read(line).meaning.value == meaning
+
+
+@pytest.mark.parametrize("step", [Step.BANNER, Step.MAIL])
+def test_before_rcpt_a_bare_link_is_about_us(step: Step):
+    assert read("554 https://help.shop.test/errors/12", step).about_us
+
+
+def test_links_that_differ_only_in_what_no_rule_reads_share_a_reading():
+    rules = load_rules()
+    for number in range(20):
+        text = f"Mailbox unavailable. See https://help.shop.test/case?r={number}"
+        rules.read(Step.RCPT, SmtpReply(550, (text,)))
+    assert len(rules.kept) == 1
