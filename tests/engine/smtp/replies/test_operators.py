@@ -5,7 +5,7 @@ Each kind has its counter-examples: lines of nearly the same words that mean ano
 
 import pytest
 
-from mailprobe.engine.smtp.replies.rules import Step, load_rules
+from mailprobe.engine.smtp.replies.rules import Meaning, Step, load_rules
 from mailprobe.engine.smtp.wire import SmtpReply
 
 RULES = load_rules()
@@ -16,6 +16,24 @@ def read(line: str, step: Step = Step.RCPT):
 
 
 # ------------------------------------------------ quotas, links, refusals in other words
+
+
+@pytest.mark.parametrize(
+    ("line", "meaning", "about_us"),
+    [
+        ("554 5.7.1 Quota exceeded (number of mails in total)", Meaning.RATE_LIMITED, True),
+        ("554 5.7.1 Quota exceeded (accumulated message size)", Meaning.RATE_LIMITED, True),
+        ("554 5.7.1 Policy Rejection- Quota Exceeded.", Meaning.RATE_LIMITED, True),
+        ("554 5.7.1 <a@b.test>: score exceeded", Meaning.BLOCKED_POLICY, True),
+        ("550 spam score exceeded", Meaning.BLOCKED_POLICY, False),
+        ("452 4.2.2 Quota exceeded (mailbox for user is full)", Meaning.MAILBOX_FULL, False),
+        ("552 5.2.2 <a@b.test>: Quota exceeded", Meaning.MAILBOX_FULL, False),
+        ("550 Mailbox quota exceeded", Meaning.MAILBOX_FULL, False),
+    ],
+)
+def test_a_quota_is_the_senders_or_the_mailboxs(line: str, meaning: Meaning, about_us: bool):
+    reading = read(line)
+    assert (reading.meaning, reading.about_us) == (meaning, about_us)
 
 
 @pytest.mark.parametrize(
