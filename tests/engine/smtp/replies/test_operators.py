@@ -15,6 +15,54 @@ def read(line: str, step: Step = Step.RCPT):
     return RULES.read(step, SmtpReply(int(line[:3]), (line[4:],)))
 
 
+# ------------------------------------------------ greylisting
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "451 4.7.1 <ann@shop.test>: Recipient address rejected: Intentional policy rejection,"
+        " please try again later",
+        "450 4.7.1 <ann@shop.test>: Recipient address rejected: Policy Rejection- Please try later.",
+        "450 4.7.1 <ann@shop.test>: Recipient address rejected: Policy Rejection- Greylisting"
+        " challenge offered",
+        "451 4.7.1 Try again later",
+        "451 4.7.1 Please try again later",
+        "451 4.7.1 <ann@shop.test>: Recipient address rejected: Try again later",
+        "450 This mail is temporarily denied",
+        "451 Internal resource temporarily unavailable",
+        "451 Internal resources are temporarily unavailable - https://community.mimecast.com/docs",
+        "451 4.7.1 <ann@shop.test>: Recipient address rejected: Policy restriction; retry in 5 minutes",
+        "450 4.2.0 <ann@shop.test>: Recipient address rejected: Delayed by Postgrey",
+        "421 4.2.0 Greylisted, please try again later",
+    ],
+)
+def test_greylisting_however_it_is_said(line: str):
+    reading = read(line)
+    assert (reading.meaning, reading.about_us) == (Meaning.GREYLISTED, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "meaning"),
+    [
+        ("450 4.7.1 Client host rejected by policy, try again later", Meaning.BLOCKED_POLICY),
+        ("451 4.7.1 Your IP is temporarily rejected. Try again later", Meaning.BLOCKED_POLICY),
+        ("450 4.7.1 SPF policy error, try again later", Meaning.SENDER_REFUSED),
+        ("450 4.7.1 Policy: rate limit exceeded, try again later", Meaning.RATE_LIMITED),
+        ("450 4.7.1 Policy Rejection- Quota exceeded, try again later", Meaning.RATE_LIMITED),
+        ("450 4.7.1 Policy Rejection- Abuse. Go away.", Meaning.BLOCKED_POLICY),
+        ("550 5.7.1 Rejected by local policy, try again later", Meaning.BLOCKED_POLICY),
+        ("451 4.3.5 policy server error, try again later", Meaning.TEMPORARY),
+        ("421 4.7.0 Try again later, closing connection.", Meaning.TEMPORARY),
+        ("450 4.2.1 Try again later", Meaning.TEMPORARY),
+        ("450 Mailbox temporarily unavailable", Meaning.TEMPORARY),
+        ("452 4.2.2 Mailbox full, try again later", Meaning.MAILBOX_FULL),
+    ],
+)
+def test_lines_that_resemble_greylisting_mean_something_else(line: str, meaning: Meaning):
+    assert read(line).meaning is meaning
+
+
 # ------------------------------------------------ quotas, links, refusals in other words
 
 
