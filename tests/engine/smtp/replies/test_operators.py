@@ -5,7 +5,7 @@ Each kind has its counter-examples: lines of nearly the same words that mean ano
 
 import pytest
 
-from mailprobe.engine.smtp.replies.rules import Meaning, Step, load_rules
+from mailprobe.engine.smtp.replies.rules import CONDEMNS, Meaning, Step, load_rules
 from mailprobe.engine.smtp.wire import SmtpReply
 
 RULES = load_rules()
@@ -115,3 +115,39 @@ def test_links_that_differ_only_in_what_no_rule_reads_share_a_reading():
         text = f"Mailbox unavailable. See https://help.shop.test/case?r={number}"
         rules.read(Step.RCPT, SmtpReply(550, (text,)))
     assert len(rules.kept) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "meaning"),
+    [
+        ("550 No such user at this host, mail rejected", Meaning.NO_MAILBOX),
+        ("550 Unknown user, message rejected", Meaning.NO_MAILBOX),
+        ("550 Mailbox not found. http://service.mail.test/1 [IP: 192.0.2.1]", Meaning.NO_MAILBOX),
+        ("550 mail to ann@shop.test not accepted here", Meaning.RELAY_DENIED),
+        ("550 mail to ann@shop.test not accepted here (#5.1.1)", Meaning.RELAY_DENIED),
+        ("550 recipient <ann@shop.test> denied", Meaning.BLOCKED_POLICY),
+        ("551 ann@shop.test: user unknown or mailbox full", Meaning.UNKNOWN),
+    ],
+)
+def test_a_refusal_in_other_words(line: str, meaning: Meaning):
+    assert read(line).meaning is meaning
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "No such user agent, message rejected",
+        "No such user in whitelist, mail rejected",
+        "Unknown user in SPF record, mail refused",
+        "Unknown recipients limit reached, mail rejected",
+        "Mailbox unavailable for IP 192.0.2.1",
+        "Mailbox unavailable. IP 192.0.2.1",
+        "User unknown. Your IP 192.0.2.1 is not allowed",
+        "mail to ann@shop.test not accepted from your network",
+        "not user of this network",
+        "You can only send from your own domain",
+        "Recipient address denied",
+    ],
+)
+def test_words_like_those_that_condemn_nobody(text: str):
+    assert read(f"550 {text}").meaning not in CONDEMNS
