@@ -15,6 +15,52 @@ def read(line: str, step: Step = Step.RCPT):
     return RULES.read(step, SmtpReply(int(line[:3]), (line[4:],)))
 
 
+# ------------------------------------------------ NetEase: help.163.com, codes of returned mail
+
+OUR_ADDRESS = ["421 HL:REP", "421 HL:MEP 163 mx1", "554 HL:IHU", "554 HL:IPB", "450 WM:BLI"]
+OUR_RATE = [
+    *("421 HL:ICC", "421 HL:IFC 126 mx3", "421 HL:ITC", "450 MI:CEL", "450 MI:CCL", "451 MI:DMC"),
+    *("450 RP:DRC", "450 RP:CCL", "451 RP:CEL", "451 MI:SFQ", "451 RP:QRC", "550 RP:TRC"),
+    *("550 MI:STC", "554 MI:STC 163 smtp5"),
+]
+OUR_SENDER = ["550 MI:SPF mx14", "550 MI:IMF", "554 MI:SPB 163 smtp10,DsCowE", "450 WM:BLU"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "meaning"),
+    [
+        (OUR_ADDRESS, Meaning.BLOCKED_POLICY),
+        (OUR_RATE, Meaning.RATE_LIMITED),
+        (OUR_SENDER, Meaning.SENDER_REFUSED),
+        (["450 DT:RBL", "554 IP in blacklist", "550 MI:DMA"], Meaning.BLOCKED_POLICY),
+        (["550 MI:NHD"], Meaning.BAD_HELO_OR_RDNS),
+    ],
+    ids=["address", "rate", "sender", "standing", "name"],
+)
+def test_a_code_of_netease_about_us(lines: list[str], meaning: Meaning):
+    for line in lines:
+        for step in (Step.BANNER, Step.MAIL, Step.RCPT):
+            reading = read(line, step)
+            if step is not Step.BANNER or meaning is not Meaning.SENDER_REFUSED:
+                assert (reading.meaning, reading.about_us) == (meaning, True), (step, line)
+
+
+@pytest.mark.parametrize(
+    ("line", "meaning"),
+    [
+        ("550 RP:RCL", Meaning.ANOTHER_RECIPIENT),
+        ("550 RP:FRL", Meaning.RELAY_DENIED),
+        ("554 DT:SUM 163 mx8,PMCowABXb", Meaning.BLOCKED_POLICY),
+        ("451 DT:SPM 163 mx8,PMCowABXb, please try again", Meaning.GREYLISTED),
+        ("550 Invalid User: ann@163.com", Meaning.NO_MAILBOX),
+        ("550 User suspended: ann@163.com", Meaning.DISABLED),
+    ],
+)
+def test_a_code_of_netease_that_is_not_about_us(line: str, meaning: Meaning):
+    reading = read(line)
+    assert (reading.meaning, reading.about_us) == (meaning, False)
+
+
 # ------------------------------------------------ greylisting
 
 
