@@ -6,7 +6,8 @@ they speak of; `replies_gateways.tsv` has what servers, gateways and providers s
 counts, caches, senders and codes; `replies_nested.tsv` has replies that quote another
 host's, and more languages; the rules were not yet changed for `replies_held_out.tsv`
 when it was written. `replies_verdicts.tsv` says of lines like those, made up to mislead,
-only whether they condemn the address.
+only whether they condemn the address. `replies_operators.tsv` has what operators and gateways
+in many countries say, classified by hand before the rules were tried on it.
 
 The benchmark scores the same collections (bench/suites/replies.py).
 """
