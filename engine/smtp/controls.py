@@ -46,7 +46,6 @@ SAMPLED_FROM, SAMPLE_S = 16, 1.0  # with so many that may be sent: the time betw
 ASKED_AGAIN_S = HOUR_S  # the same name does not go out twice within it
 ASKED_MAX = 1_000  # names of controls remembered at one host
 PROOF_AGAIN_S = 60.0  # after a proof of growth that came to nothing
-SAME_PROOF_S = 5.0  # until the same address may prove it again
 UNCONFIRMED_FROM = 3  # refusals of a host that has accepted none, from which a list waits
 UNCONFIRMED_S = HOUR_S  # then the host is asked once more, and that answer counts
 EXCHANGES_MAX = 10_000  # of which egresses compare; the longest unused is removed first
@@ -234,23 +233,17 @@ class KnownAddresses(Struct, eq=False):
     def find_proof(self, domain: DomainAcceptance, now: float) -> tuple[Known, bool] | None:
         """Return an address whose acceptance would show that the host still judges.
 
-        True with it if it is the domain's postmaster. If each was sent within the hour, the one
-        sent first is sent again: an acceptance costs nothing, and a list need not wait an hour.
+        True with it if it is the domain's postmaster, which is sent where no address was accepted:
+        it may be refused. If each was sent within the hour, the one sent first is sent again: an
+        acceptance costs nothing, and each growth takes one.
         """
         if (known := self.find(_ACCEPTED, domain, now)) is not None:
             return known, False
-        if (known := self.postmaster(domain, now)) is not None:
-            return known, True
-        asked_at = self._asked_at
-        again = [
-            each
-            for each in self.kept[_ACCEPTED]
-            if now - each.at < KNOWN_S_MAX
-            and now - asked_at.get(each.mailbox, NEVER) >= SAME_PROOF_S
-        ]
-        if not again:
-            return None
-        return min(again, key=lambda each: asked_at.get(each.mailbox, NEVER)), False
+        again = [each for each in self.kept[_ACCEPTED] if now - each.at < KNOWN_S_MAX]
+        if again:
+            return min(again, key=lambda each: self._asked_at.get(each.mailbox, NEVER)), False
+        known = self.postmaster(domain, now)
+        return None if known is None else (known, True)
 
     def proves(self, now: float, within_s: float) -> None:
         """A control is under way that may show it."""
@@ -264,6 +257,7 @@ class KnownAddresses(Struct, eq=False):
 
     def note_postmaster_refused(self, now: float) -> None:
         self._postmaster_refused_at = now
+        self._proof_tried_at = NEVER  # an address that is accepted from now on may prove it
 
 
 class RefusalRecord(Struct, eq=False):

@@ -245,12 +245,12 @@ class RefusalBudget(Struct, eq=False):
         lease = self.lease
         if lease is None:
             return False
-        if lease.left < 1 and (lease.is_asked or lease.is_requesting):
-            return True
-        if lease.standing.is_denied or lease.standing.is_contested:
-            return False
         flying = self._price_under_way(now)
         unleased = self.room_beside(flying, kind, account, now, leased=False)
+        if lease.left < 1 and (lease.is_asked or lease.is_requesting):
+            return unleased > 0
+        if lease.standing.is_denied or lease.standing.is_contested:
+            return False
         return unleased > self.room_beside(flying, kind, account, now)
 
     def is_limited_otherwise(self, now: float) -> bool:

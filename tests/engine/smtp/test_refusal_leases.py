@@ -1,5 +1,6 @@
 """An engine whose refusals are leased: what it sends, asks for, gives back and reports."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -183,6 +184,22 @@ async def test_more_is_requested_after_the_tolerance_has_grown(autojump_clock: o
         assert [report.tolerance for _, _, report in ledger.reports][:2] == [4, 8]
         await trio.sleep(KEEP_S + REPORT_S)
         assert ledger.last.learned.tolerance == 8
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 4.0, 30.0])
+async def test_requests_of_two_accounts_find_room_where_the_host_still_judges(
+    autojump_clock: object, idle_s: float
+):
+    """Each has used up its half, the lease is returned, and all that was accepted was a control."""
+    host = replace(MailHost(mailboxes=frozenset(STAFF)))
+    ledger = Ledger(lambda report: LeaseGrant(report.tolerance, (), report.learned, False))
+    batch = at_shop(*STAFF[:3], "nobody1", "nobody2", "nobody3")
+    async with office(ledger, host) as engine:
+        for account in ("one", "two", "one", "two", "one"):
+            verdicts = await verify(engine, *batch, account=account)
+            statuses = Counter(verdict.status for verdict in verdicts)
+            assert statuses == {"deliverable": 3, "undeliverable": 3}
+            await trio.sleep(idle_s)
 
 
 async def test_an_unused_lease_is_returned(autojump_clock: object):
