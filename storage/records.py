@@ -6,10 +6,10 @@ and the free quota. A billable verification is one whose result was returned
 after layer 1 passed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import Literal, overload
+from typing import Literal
 
 from msgspec import Struct
 
@@ -99,8 +99,8 @@ class Caller(Struct, frozen=True):
         return self.key.signs_in or self.key.is_test == is_test
 
 
-class Window(Sequence[tuple[datetime, int]]):
-    """A sequence of (instant, units), oldest first, decoded only when it is read.
+class Window(Iterable[tuple[datetime, int]]):
+    """The (instant, units), oldest first, decoded only when it is read.
 
     A key may have used a thousand units in its minute, and its limits are checked at each
     request: decoding a thousand instants took 1 ms of the store's time, ten times
@@ -120,20 +120,8 @@ class Window(Sequence[tuple[datetime, int]]):
         for at, count in zip(instants, counts, strict=True) if self._counts else ():
             yield EPOCH + timedelta(microseconds=int(at)), int(count)
 
-    def __len__(self) -> int:
-        return self._counts.count(",") + 1 if self._counts else 0
-
-    @overload
-    def __getitem__(self, place: int) -> tuple[datetime, int]: ...
-
-    @overload
-    def __getitem__(self, place: slice) -> tuple[tuple[datetime, int], ...]: ...
-
-    def __getitem__(self, place: int | slice) -> object:
-        return tuple(self)[place]
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+        return isinstance(other, Iterable) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]  # equal to tuples, which hash otherwise
 
@@ -148,7 +136,7 @@ class Ledger:
     """
 
     asked_at: datetime
-    window: Sequence[tuple[datetime, int]]
+    window: Iterable[tuple[datetime, int]]
     month_units: int  # in the account's UTC month, including reserved ones: the free quota
     month_billable: int  # in the account's UTC month, settled
     period_start: datetime  # of the billing period: the subscription's, else the UTC month
@@ -157,7 +145,7 @@ class Ledger:
     reserved: int  # units granted to the account and not yet settled; all may become billable
     keys: int = 1  # standard keys of the account that were active within the window
     # Of all these keys.
-    account_window: Sequence[tuple[datetime, int]] = field(default=(), compare=False)
+    account_window: Iterable[tuple[datetime, int]] = field(default=(), compare=False)
     undelivered: int = 0  # jobs of the account whose callback is not done, including pending ones
 
     @property

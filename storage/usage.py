@@ -174,7 +174,7 @@ class AccountCounts(Struct):
         now: datetime,
         account: Account,
         window: Window,
-        account_window: Sequence[tuple[datetime, int]],
+        account_window: Iterable[tuple[datetime, int]],
     ) -> Ledger:
         start, end = period_bounds(account, now)
         has_period = account.current_period_start and account.current_period_end
@@ -279,9 +279,6 @@ class ReadWindow(Window):
         if self._open is None:
             raise RuntimeError("a window can be read only while its limits are checked")
         return self._open
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
     def close(self) -> None:
         """Forbid further reads: the transaction continues after the limit check."""

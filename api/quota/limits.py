@@ -4,19 +4,18 @@ They are checked in this order. Pure: the ledger was read in the transaction tha
 the units, and its `asked_at` is the present. A refusal says when the same request would pass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from math import ceil
 
 from msgspec import Struct
 
+from mailprobe.storage.contract import WINDOW
 from mailprobe.storage.records import Ledger, Window
 from mailprobe.storage.usage import month_bounds
 
 from ..refusals import HardCapReached, NeverFits, QuotaExhausted, RateLimited
 from .plans import MICROS_PER_CENT, MICROS_PER_EUR, UNLIMITED, PricingPlan, cents_up, eur_up
-
-WINDOW = timedelta(seconds=60)
 
 LimitRefusal = HardCapReached | RateLimited | QuotaExhausted
 
@@ -99,14 +98,14 @@ def _check_quota(plan: PricingPlan, ledger: Ledger, units: int) -> QuotaExhauste
     return QuotaExhausted(quota, ledger.month_units, ledger.asked_at, month_ends, units)
 
 
-def units_in(ledger: Ledger, window: Sequence[tuple[datetime, int]]) -> int:
+def units_in(ledger: Ledger, window: Iterable[tuple[datetime, int]]) -> int:
     """Units of the window that are younger than 60 seconds."""
     if isinstance(window, Window):
         return window.units  # summed by the store: it may hold thousands
     return sum(units for at, units in window if at > ledger.asked_at - WINDOW)
 
 
-def passes_at(ledger: Ledger, window: Sequence[tuple[datetime, int]], used_max: int) -> datetime:
+def passes_at(ledger: Ledger, window: Iterable[tuple[datetime, int]], used_max: int) -> datetime:
     """The earliest time at which no more than `used_max` of the window's units count."""
     used = units_in(ledger, window)
     for at, units in window:

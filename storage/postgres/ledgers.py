@@ -162,4 +162,4 @@ def read_ledger(db: TransactionConnection, command: ReadLedger) -> Ledger:
     window = window_of(PostgresDatabase(db), read.held[who.key_number], micros(now))
     counts = read.seen[who.account_number]
     # of its iterator: for the length of the window itself, tuple() would read it once more
-    return counts.ledger(now, who.account, window, tuple(iter(read.account_window(who))))
+    return counts.ledger(now, who.account, window, tuple(read.account_window(who)))

@@ -226,6 +226,5 @@ def read_ledger(db: sqlite3.Connection, now: datetime, command: ReadLedger) -> L
     standing = _standing(db, now, command.caller)
     who = standing.caller
     window = usage.window_of(shared, standing.held, at)
-    # of its iterator: for the length of the window itself, tuple() would read it once more
-    account_window = tuple(iter(AccountWindow(shared, who.account_number, at)))
+    account_window = tuple(AccountWindow(shared, who.account_number, at))
     return standing.counts.ledger(now, who.account, window, account_window)

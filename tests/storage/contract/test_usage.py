@@ -315,7 +315,7 @@ async def test_as_much_of_a_window_is_read_while_weighing_as_is_looked_at(
 
     def weigh(ledger: Ledger) -> str:
         seen.append(next(iter(ledger.window)))
-        seen.append(len(ledger.window))
+        seen.append(len(tuple(ledger.window)))
         seen.append(tuple(ledger.window)[-1])
         return "no"
 
