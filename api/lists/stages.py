@@ -12,6 +12,7 @@ from ..results.waiting import HostStanding
 from ..schema import Instant, says
 
 ListStatus = Literal["reading", "running", "paused", "done", "failed", "cancelled"]
+UNDER_WAY: frozenset[ListStatus] = frozenset({"reading", "running"})
 ListStage = Literal["asking", "waiting"]
 ListWaitCause = Literal["minute", "plan", "recheck", "hosts", "self_protection", "paused"]
 

@@ -24,6 +24,7 @@ from ..schema import Instant, says
 from ..service import Service
 from .examples import AT, ID, KEY, SOON
 from .operation import (
+    CSV,
     JSON,
     MANAGING,
     NDJSON,
@@ -91,7 +92,6 @@ class AuditResponse(Struct, frozen=True):
 
 
 PAGE_DEFAULT = 100
-CSV = "text/csv; charset=utf-8"
 KINDS: tuple[ActKind, ...] = get_args(ActKind)
 COLUMNS = tuple(name for name in AuditEntry.__struct_fields__)
 AN_INSTANT = "an instant such as 2026-03-14T09:26:53Z, or a day such as 2026-03-14"

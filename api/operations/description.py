@@ -26,14 +26,13 @@ from .description_text import (
 )
 from .examples import example_refusal
 from .keys import ManagementProvisioningKeyResponse
-from .operation import NDJSON, XLSX, Operation
+from .operation import JSON, NDJSON, XLSX, Operation
 from .verify import VerifyEmailResult
 
 VERSION = "1.0.0"
 _TEXT = {"type": "string"}
 _OCTETS = {"type": "string", "format": "binary"}
 SCHEMAS = "#/components/schemas/{name}"
-JSON = "application/json"
 LIMITS = ("RateLimit", "RateLimit-Policy")
 LIMITED = {400, 402, 409, 413, 415, 422, 429, 503}  # may say what is left: the key is known by then
 

@@ -44,6 +44,7 @@ from ..schema import Instant, says
 from ..service import Service
 from .examples import AT, ID
 from .operation import (
+    CSV,
     KEYED,
     NDJSON,
     REPEATABLE,
@@ -66,7 +67,6 @@ from .parameter_texts import FORMULAS, LIST_SEARCH, ONLY_LIGHTS
 LISTS = "/v1/lists"
 LISTED_MAX = 100
 COUNTED_MAX = 200  # requests that wait until a list is counted
-CSV = "text/csv; charset=utf-8"
 
 FORMATS: Mapping[str, tuple[str, Callable[[ListResults], AsyncGenerator[bytes, None]]]] = {
     "ndjson": (NDJSON, ndjson_parts),

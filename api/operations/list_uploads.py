@@ -17,13 +17,12 @@ from ..jobs.rules import NotAWebhook, check_webhook
 from ..jobs.worker import RECHECK_S
 from ..listfile.bounds import ADDRESS_COLUMNS_MAX
 from ..listfile.encodings import CANDIDATES
-from ..listfile.opening import ReadOptions
+from ..listfile.opening import UNPACKED_OCTETS_MAX, ReadOptions
 from ..lists.spool import spooled
 from ..lists.upload import EXTENSIONS, ListReader, open_list_reader
 from ..observability.request_context import present_trace
 from ..quota.list_limits import (
     NAME_CHARACTERS_MAX,
-    UNPACKED_OCTETS_MAX,
     UPLOAD_OCTETS_MAX,
 )
 from ..refusals import (

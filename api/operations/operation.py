@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
+CSV = "text/csv; charset=utf-8"
 XLSX = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 UUID_TEXT = re.compile(r"[0-9a-f]{8}-([0-9a-f]{4}-){3}[0-9a-f]{12}", re.ASCII)
 

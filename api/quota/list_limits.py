@@ -37,7 +37,6 @@ ACCOUNT_DOWNLOADS_MAX = 4  # of results and of audit logs; more of an account wa
 UPLOAD_OCTETS_MIN = 64 * 1024  # in each UPLOAD_WINDOW_S: a modem brings this
 UPLOAD_WINDOW_S = 10.0
 UPLOAD_S_MAX = 900
-UNPACKED_OCTETS_MAX = 1 << 30  # of a compressed list
 LINES_OF_A_ROW_MAX = 20  # on average, within quotes: more lines are not looked at
 ROW_OCTETS_MEAN = 16 * 1024  # at most, on average: a long row of a list has one
 LINES_ABOVE_MAX = 1_000  # titles and notes

@@ -7,6 +7,7 @@ from quart import Blueprint, Response, request
 
 from mailprobe.storage.records import DayCount
 
+from ...lists.stages import UNDER_WAY
 from ...operations.list_jobs import ListsResponse
 from ...operations.usage import USAGE_DAYS
 from ...quota.plans import eur_up
@@ -18,7 +19,6 @@ from .limits_page import euros_of
 from .start_page import steps_of
 from .work.work_pages import shown_lists
 
-UNDER_WAY = frozenset({"reading", "running"})
 LISTS_SHOWN = 10
 SPANS = (7, USAGE_DAYS)  # days to choose from
 CHART = "Results of each day by answer: the table below has the numbers"

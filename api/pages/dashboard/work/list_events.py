@@ -22,6 +22,7 @@ from mailprobe.storage.contract import StoreUnavailable
 from mailprobe.storage.list_records import NO_WAITS
 
 from ....admission.connections import LiveConnections
+from ....lists.stages import UNDER_WAY
 from ....lists.table import read_marks
 from ....operations.list_jobs import response_of, waits_of
 from ..frame import HEADERS, LISTS_PAGE, Frame, caller
@@ -35,7 +36,6 @@ COMMENT_S = 15.0  # proxies end a connection that is silent for longer, often a 
 END = b"event: end\ndata:\n\n"
 COMMENT = b": the list goes on\n\n"
 Render = Callable[..., Awaitable[str]]
-UNDER_WAY = frozenset({"reading", "running"})
 HEADERS_OF_EVENTS = {
     **HEADERS,
     "Content-Type": "text/event-stream; charset=utf-8",
