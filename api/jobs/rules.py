@@ -53,11 +53,7 @@ class VerifyEmailCallback(Verdict, frozen=True, kw_only=True):
 
 
 class NotAWebhook(ValueError):
-    """The URL is not a valid webhook; `why` explains it and quotes nothing of the URL."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__(why)
-        self.why = why
+    """The URL is not a valid webhook; the text says why and quotes nothing of the URL."""
 
 
 @dataclass(frozen=True, slots=True)

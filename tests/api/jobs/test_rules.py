@@ -194,8 +194,7 @@ NOT_WEBHOOKS = {
 def test_an_invalid_webhook_is_refused(url, why):
     with pytest.raises(NotAWebhook) as refused:
         check_webhook(url)
-    assert refused.value.why.startswith(why)
-    assert str(refused.value) == refused.value.why
+    assert str(refused.value).startswith(why)
 
 
 SPELLINGS: dict[str, Callable[[int], str]] = {
