@@ -60,12 +60,12 @@ def eur_up(micros: int) -> float:
     return cents_up(micros) / 100
 
 
-def micros_of(text: str) -> int:
-    """Micro-euros of euros and cents, such as 25 or 12.50. Raises ValueError."""
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,2})?", text, re.ASCII):
+def micros_of(text: str, decimals: int = 2) -> int:
+    """Micro-euros of euros, such as 25 or 12.50; never by way of a binary fraction. Raises ValueError."""
+    if not re.fullmatch(rf"[0-9]{{1,9}}(\.[0-9]{{1,{decimals}}})?", text):
         raise ValueError(text)
-    euros, _, cents = text.partition(".")
-    return int(euros) * MICROS_PER_EUR + int(cents.ljust(2, "0")) * MICROS_PER_CENT
+    euros, _, fraction = text.partition(".")
+    return int(euros) * MICROS_PER_EUR + int(fraction.ljust(6, "0"))
 
 
 class PricingPlan(Struct, frozen=True):
@@ -163,12 +163,8 @@ def _whole(low: int, high: int) -> tuple[Callable[[object], int], str]:
 
 
 def _price(value: object) -> int:
-    """Euros as a string -> whole micro-euros; never by way of a binary fraction."""
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", value):
-        raise ValueError
-    euros, _, fraction = value.partition(".")
-    micros = int(euros) * MICROS_PER_EUR + int(fraction.ljust(6, "0"))
-    if micros > PRICE_MICROS_MAX:
+    """Euros as a string -> whole micro-euros."""
+    if not isinstance(value, str) or (micros := micros_of(value, decimals=6)) > PRICE_MICROS_MAX:
         raise ValueError
     return micros
 
