@@ -50,17 +50,14 @@ class BackgroundWrites:
     def write_until_durable(self, write: Write) -> trio.Event:
         """Try until it is written; the event is set when it is, or was given up."""
         ended = trio.Event()
-        self._start(_try_until_written, write, ended)
+        scope = trio.CancelScope(shield=True)
+        self._pending.add(scope)  # now, as drain() may begin before the task does
+        self._nursery.start_soon(self._run, scope, contained, _try_until_written, write, ended)
         return ended
 
     def run_beside(self, run: Callable[[], Awaitable[None]]) -> None:
         """Run this in a task of the service, outside any request's context; cancelled at the end."""
         Context().run(self._nursery.start_soon, contained, run)
-
-    def _start(self, run: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        scope = trio.CancelScope(shield=True)
-        self._pending.add(scope)  # now, as drain() may begin before the task does
-        self._nursery.start_soon(self._run, scope, contained, run, *arguments)
 
     async def _run(
         self, scope: trio.CancelScope, run: Callable[..., Awaitable[object]], *arguments: object

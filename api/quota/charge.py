@@ -159,9 +159,6 @@ class ChargedRequest(Charge):
         self._counts_month = spending.counts_month and not caller.key.is_test
         self.is_counted = False
 
-    async def __aenter__(self) -> "ChargedRequest":
-        return self
-
     async def __aexit__(
         self, kind: object, error: BaseException | None, trace: TracebackType | None
     ) -> None:
@@ -193,9 +190,6 @@ class ChargedJob(Charge):
     ) -> None:
         super().__init__(quota, caller, "verify", admission)
         self._order, self._is_trial = spending.order, spending.is_trial
-
-    async def __aenter__(self) -> "ChargedJob":
-        return self
 
     async def __aexit__(
         self, kind: object, error: BaseException | None, trace: TracebackType | None

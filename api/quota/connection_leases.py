@@ -273,7 +273,6 @@ class LeasedBudget:
 
     def _apply(self, address: str, request: LeaseRequest, granted: int, began: float) -> None:
         leased = self.addresses[address]
-        leased.known = True
         leased.queued = request.requested > 0 and not granted
         leased.denied = request.requested > granted
         if granted < request.held:  # the lease has ended in the store, if not by our clock

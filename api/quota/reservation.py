@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Literal, NoReturn, TypeVar
+from typing import Literal, NoReturn, Self, TypeVar
 
 import trio
 from msgspec.structs import replace
@@ -51,6 +51,9 @@ class Charge:
         self._operation = operation
         self.limits: LimitsLeft | None = None  # after the check; None before, or without the store
         self.first: FirstAnswer | None = None  # stored in the transaction that settles
+
+    async def __aenter__(self) -> Self:
+        return self
 
     async def _check(
         self,
