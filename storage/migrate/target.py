@@ -6,10 +6,10 @@ the database (postgres/driver/schema.py).
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from msgspec import Struct
@@ -28,8 +28,6 @@ from ..postgres.driver.server import (
     is_server_failure,
 )
 from .tables import TABLES, TablePlan
-
-T = TypeVar("T")
 
 MOVED = "moved"  # the record's name in `store_properties` once the migration is done
 MOVING_LOCK = 0x6D70_6D6F_7665  # "mpmove"
@@ -132,10 +130,10 @@ class MigrationTarget:
         self._db = db
         self._partitions = Partitions()
 
-    def _do(self, act: Callable[[], T]) -> T:
-        """Execute `act` in one transaction."""
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
         with explain_error(self._server), self._db.transaction():
-            return act()
+            yield
 
     def check_alone(self) -> None:
         """Raise DatabaseInUse if a service has connections to the database."""
@@ -171,7 +169,8 @@ class MigrationTarget:
                 )
 
     def keep(self, record: MigrationProgress) -> None:
-        self._do(lambda: self._keep(record))
+        with self._transaction():
+            self._keep(record)
 
     def _keep(self, record: MigrationProgress) -> None:
         self._db.execute(
@@ -182,14 +181,11 @@ class MigrationTarget:
 
     def empty(self) -> None:
         """Delete what an unfinished move has written, and its progress record."""
-
-        def act() -> None:
+        with self._transaction():
             names = sql.SQL(", ").join(sql.Identifier(table.name) for table in TABLES)
             # With what is not moved and refers to them, as conversations do to lists.
             self._db.execute(sql.SQL("TRUNCATE {} CASCADE").format(names))
             self._db.execute("DELETE FROM store_properties WHERE name = %s", [MOVING])
-
-        self._do(act)
 
     def write(
         self, plan: TablePlan, rows: Sequence[Sequence[Any]], record: MigrationProgress
@@ -204,8 +200,7 @@ class MigrationTarget:
             }
             with explain_error(self._server):
                 self._partitions.make(TransactionConnection(self._db, None), days)
-
-        def act() -> None:
+        with self._transaction():
             statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
                 sql.Identifier(plan.table.name),
                 sql.SQL(", ").join(map(sql.Identifier, plan.targets)),
@@ -214,8 +209,6 @@ class MigrationTarget:
                 for row in plan.converted(rows):
                     copy.write_row(row)
             self._keep(record)
-
-        self._do(act)
 
     def totals(self, plan: TablePlan) -> tuple[object, ...]:
         with explain_error(self._server):
@@ -226,8 +219,7 @@ class MigrationTarget:
     def end(self, record: MigrationProgress) -> None:
         """Number new rows after the moved ones, and let services open the database."""
         self.check_alone()
-
-        def act() -> None:
+        with self._transaction():
             for table, column, sequence in self._db.execute(
                 SEQUENCES, {"schema": SCHEMA}
             ).fetchall():
@@ -242,8 +234,6 @@ class MigrationTarget:
                 "UPDATE store_properties SET name = %s, value = %s WHERE name = %s",
                 [MOVED, record.packed(), MOVING],
             )
-
-        self._do(act)
         with explain_error(self._server):
             for table in TABLES:  # the planner has no statistics of the new rows
                 self._db.execute(sql.SQL("ANALYZE {}").format(sql.Identifier(table.name)))
