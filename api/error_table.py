@@ -292,15 +292,13 @@ def body_of(refusal: Refusal, links: Links) -> ApiError:
     )
 
 
-def body_of_code(code: str, links: Links) -> ApiError:
-    """The body of a refusal by the HTTP server, before any operation is found."""
-    return body_of(BEFORE_ROUTING[code], links)
-
-
 @cache
 def octets_of_code(code: str, links: Links) -> bytes:
-    """The same as JSON, cached: under overload it is sent thousands of times a second."""
-    return msgspec.json.encode(body_of_code(code, links))
+    """The body of a refusal by the HTTP server, before any operation is found.
+
+    Cached: under overload it is sent thousands of times a second.
+    """
+    return msgspec.json.encode(body_of(BEFORE_ROUTING[code], links))
 
 
 def headers_of(refusal: Refusal) -> dict[str, str]:

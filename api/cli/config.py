@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import click
@@ -44,14 +45,12 @@ def show() -> None:
 
     states = survey(os.environ)
     lay_out = _aligned if sys.stdout.isatty() else _with_tabs
-    for line in lay_out([(title, list(rows)) for title, rows in groupby(states, _group_of)]):
+    for line in lay_out(
+        [(title, list(rows)) for title, rows in groupby(states, attrgetter("group"))]
+    ):
         click.echo(line)
     if errors := _errors():
         _end(errors)
-
-
-def _group_of(state: "SettingState") -> str:
-    return state.group
 
 
 def _with_tabs(groups: "Groups") -> Iterator[str]:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from mailprobe.api import refusals
-from mailprobe.api.error_table import TABLE, body_of, body_of_code, headers_of
+from mailprobe.api.error_table import TABLE, body_of, headers_of, octets_of_code
 from mailprobe.api.operations.examples import REFUSALS
 from mailprobe.api.operations.table import OPERATIONS
 from mailprobe.api.refusals import Refusal, Section
@@ -63,4 +63,4 @@ def test_a_callers_text_is_never_used_as_a_template() -> None:
     ["invalid_request", "request_timeout", "payload_too_large", "internal_error", "overloaded"],
 )
 def test_the_server_below_has_bodies_for_its_own_refusals(code: str) -> None:
-    assert body_of_code(code, PLACES).error == code
+    assert msgspec.json.decode(octets_of_code(code, PLACES))["error"] == code
