@@ -23,9 +23,9 @@ from ..base.claim_order import (
     claim_in_turn,
 )
 from ..base.columns import micros
-from ..contract import LEASES_MAX, WAITS_MAX
 from ..jobs import HOST_OF, STATE_OF
 from ..records import JobState, Work
+from ..retention import latest
 
 DB = sqlite3.Connection
 # The state is a literal: SQLite uses a partial index only if it can read the condition.
@@ -191,14 +191,6 @@ AHEAD_MAX = 1000  # jobs corrected in one transaction
 LATEST = "iif(tries = 0, :now, :wait)"  # due time that a job may have
 
 
-def _limits(now: datetime) -> dict[str, object]:
-    return {
-        "now": micros(now),
-        "lease": micros(now + LEASES_MAX),
-        "wait": micros(now + WAITS_MAX),
-    }
-
-
 def ahead(db: DB, now: datetime) -> list[tuple[int, JobState, Partition]]:
     """Return jobs due later, or claimed for longer, than the program ever sets. Runs in the reader."""
     found: list[tuple[int, JobState, Partition]] = []
@@ -206,7 +198,7 @@ def ahead(db: DB, now: datetime) -> list[tuple[int, JobState, Partition]]:
         rows = db.execute(
             f"SELECT number, account, {HOST_OF[state]} FROM jobs WHERE state = :state"
             f" AND (due_at > {LATEST} OR lease_until > :lease) LIMIT :most",
-            {**_limits(now), "state": state, "most": AHEAD_MAX},
+            {**latest(now), "state": state, "most": AHEAD_MAX},
         )
         found += [(number, state, Partition(account, host)) for number, account, host in rows]
     return found
@@ -218,7 +210,7 @@ def reclaim(db: DB, now: datetime, found: list[tuple[int, JobState, Partition]])
         db.execute(
             f"UPDATE jobs SET due_at = min(due_at, {LATEST}),"
             " lease_until = min(lease_until, :lease) WHERE number = :number AND state = :state",
-            {**_limits(now), "number": number, "state": state},
+            {**latest(now), "number": number, "state": state},
         )
     for state, partition in {(state, partition) for _, state, partition in found}:
         renew(db, state, partition)
