@@ -180,11 +180,6 @@ def end_listed_sign_in(db: Database, sign_in_id: str, account_id: str, by: Actor
     return True
 
 
-def has_sign_in_ended(db: Database, sign_in_id: str) -> bool:
-    """Return whether the sign-in was ended."""
-    return bool(db.all("SELECT 1 FROM ended_sessions WHERE id = :id", {"id": sign_in_id}))
-
-
 def use_challenge(db: Database, challenge_id: str, until: datetime) -> bool:
     """Use a challenge that is good until then; False if it was used, in whatever process."""
     return bool(db.change(ENDED, {"id": f"challenge {challenge_id}", "until": micros(until)}))
@@ -200,5 +195,4 @@ class SignInStore(StorePart):
     listed_sign_ins = read(list_sign_ins)
     end_sign_in = write(end_sign_in)
     end_listed_sign_in = write(end_listed_sign_in)
-    has_sign_in_ended = read(has_sign_in_ended)
     use_challenge = write(use_challenge)

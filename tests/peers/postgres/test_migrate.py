@@ -219,7 +219,7 @@ async def everything_in(store: Store) -> list[Any]:
     found += [jobs, *[await store.attempts(job.id) for job in jobs]]
     found += [await store.messages(kind, limit=100) for kind in MESSAGES_KEPT_MAX]
     found += [await store.stored_list("l"), await store.chunks("l", first=0, limit=9)]
-    found += [await store.list_columns("l"), await store.has_sign_in_ended("signed out")]
+    found += [await store.list_columns("l")]
     found += [await store.list_marks("l", first=0), await store.pauses()]
     found += [await store.list_waits(["l"]), await store.host_tolerances()]
     found += [await store.shared_reports("l"), await store.list_of_report("hash of a link")]
@@ -237,6 +237,7 @@ async def everything_of(store: Store, caller: Caller) -> list[Any]:
         ledger,
         [*ledger.window],
         await store.keys(account_id),
+        await store.find_sign_in("signed out", account_id, caller.key.id),
         await store.days(account_id, date.min, date.max),
         sorted(await store.usage(account_id, limit=10_000), key=repr),
     ]

@@ -263,7 +263,7 @@ async def test_an_act_whose_entry_fails_was_not_done(
 async def everything(store: Store, caller: Caller) -> list[Any]:
     id = caller.account.id
     known = [await store.account(id), await store.keys(id), await store.stored_list("list-1")]
-    return [*known, await store.has_sign_in_ended("s")]
+    return [*known, await store.find_sign_in("s", id, caller.key.id)]
 
 
 async def test_two_services_write_all_entries(store: Store, clock: Clock) -> None:
