@@ -13,7 +13,7 @@ Failures of the store or the relay are retried and never raised.
 import logging
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from email.errors import MessageError
 from email.headerregistry import Address
@@ -340,10 +340,8 @@ def relay_of(url: str) -> Relay:
 
 def sender_of(sender: str) -> str:
     """The sender, if it is a valid header address; else raises WrongSetting."""
-    try:
+    with suppress(ValueError, MessageError, IndexError):
         address = Address(addr_spec=sender)
         if address.domain:
             return address.addr_spec
-    except (ValueError, MessageError, IndexError):
-        pass
     raise WrongSetting(f"MAILPROBE_ALERT_FROM is {sender!r}: it takes an e-mail address")

@@ -7,6 +7,7 @@ without the password of a proxy.
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import date
 from ipaddress import ip_address
 from pathlib import Path
@@ -144,11 +145,9 @@ def _proxy(value: object) -> str:
 
 def _text_of(kind: ValueType[str]) -> Callable[[object], str]:
     def read_value(value: object) -> str:
-        try:
+        with suppress(ValueError):
             if isinstance(value, str):
                 return kind.read(value)
-        except ValueError:
-            pass
         raise _Wrong(f"it takes {kind.takes}")
 
     return read_value
@@ -176,11 +175,9 @@ def _daily(value: object) -> tuple[DailyLimit, ...]:
 
 def _date(text: str) -> date:
     """A date as TOML writes it; date.fromisoformat() takes weeks and other forms, too."""
-    try:
+    with suppress(ValueError):
         if re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text):
             return date.fromisoformat(text)
-    except ValueError:
-        pass
     raise _Wrong(f"{_shown(text)} is not a date, such as 2026-11-01")
 
 

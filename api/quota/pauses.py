@@ -57,14 +57,12 @@ class FleetPauses:
     ) -> None:
         """Follow the pauses of the store; runs until cancelled."""
         while True:
-            try:
+            with suppress(StoreUnavailable):  # calls that fail are counted, and requests log it
                 if self._apply(await store.pauses(), engine_pauses):
                     wake_lists()
                     self._noted_at = -math.inf
                 if trio.current_time() >= self._noted_at + NOTE_EVERY_S:
                     await self._note(store, now())
-            except StoreUnavailable:
-                pass  # calls that fail are counted, and requests log it
             await trio.sleep(READ_EVERY_S)
 
     # below: the task of `watch`
