@@ -97,7 +97,7 @@ class ListQueue:
         self.conversations = ConversationLog(self._store)
         self._after = ""  # the account whose turn was last
         self._extension = LeaseExtension(
-            partial(self._store.extend_chunks, lease_s=LEASE_S), self._held
+            partial(self._store.extend_chunks, lease_s=LEASE_S), lambda: self.worker.held()
         )
         pace = Pace(
             chunks_at_once, lease_s=LEASE_S - SHARED_S, extend_every_s=EXTEND_EVERY_S, poll_s=POLL_S,
@@ -122,9 +122,6 @@ class ListQueue:
         """Claim no more chunks, and finish those in progress within DRAIN_S."""
         self.worker.stop()
 
-    def _held(self) -> list[ListClaim]:
-        return self.worker.held()
-
     async def _claim(self, _: int) -> list[ListClaim]:
         protection = self._quota.protection
         # Chunks that would only wait here for capacity are left to other processes.
@@ -137,7 +134,7 @@ class ListQueue:
             most = min(most, 1)
         if most <= 0:
             return []
-        held = Counter(claim.list.account_id for claim in self._held())
+        held = Counter(claim.list.account_id for claim in self.worker.held())
         room = claim_room(held, self._waiting.accounts(), self._places, claimed_max=most)
         none = {account: ListShare(held[account], 0) for account in self._quota.pauses.accounts}
         try:

@@ -142,11 +142,11 @@ def _change(names: Sequence[str], *, is_pause: bool) -> None:
     async def change(store: "Store") -> list[str]:
         account_id = await _operator_id(store, settings)
         act = store.pause_egress if is_pause else store.resume_egress
-        done = []
-        for name in dict.fromkeys(names):
-            if await act(name, account_id=account_id, by=COMMAND_LINE):
-                done.append(name)
-        return done
+        return [
+            name
+            for name in dict.fromkeys(names)
+            if await act(name, account_id=account_id, by=COMMAND_LINE)
+        ]
 
     changed = with_store(change, settings)
     for name in dict.fromkeys(names):
