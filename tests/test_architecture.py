@@ -35,7 +35,7 @@ ANY_LINES = {"api": 67, "storage": 37}
 
 # Lower a number when it shrinks, never raise one. A new store method is a function in one place.
 FIGURES_MAX = {
-    "statements of api, engine and storage": 45_061,
+    "statements of api, engine and storage": 44_938,
     "statements of the probing core": 8_459,
     "foreign writes in it": 0,
     "files in its import circles": 0,
@@ -44,7 +44,7 @@ FIGURES_MAX = {
     "methods of its largest class": 24,
     "attributes of its largest class": 15,
     "files of storage": 75,
-    "statements of storage": 5_860,
+    "statements of storage": 5_841,
     "store commands": 17,
     "places of a plain store method": 1,
     "heads of modules that begin with a question word": 4,
@@ -55,7 +55,7 @@ REQUESTS_MAX = {
     "files of a streamed address": 71,
     "functions of a streamed address": 374,
     "files of a page of keys": 27,
-    "calls of a page of keys": 192,
+    "calls of a page of keys": 191,
 }
 
 
