@@ -120,7 +120,8 @@ class LiveConnection:
     def _end(self, refusal: Refusal | None = None, *, code: int = NORMAL) -> None:
         """Take no more addresses; close when those under way have their results."""
         if not self._has_ended:
-            self._has_ended, self._refusal, self._close_code = True, refusal, code
+            self._has_ended, self._close_code = True, code
+        self._refusal = self._refusal or refusal  # after the client's end, too
         self._notify()
 
     def _notify(self) -> None:
@@ -128,12 +129,14 @@ class LiveConnection:
         self._changed = trio.Event()
 
     async def _close(self) -> None:
-        if self._refusal is None and self._close_code == NORMAL:
-            await self._send([plain_line("done", answered=self._answered)])
-        elif self._refusal is not None:
+        if self._refusal is not None:
             row = row_of(self._refusal)
             self._record.code, self._close_code = row.code, CLOSE_CODES + row.status
             await self._send([typed_line("error", body_of(self._refusal, self._service.links))])
+        elif self._outstanding:  # the client has ended its input, and now the process ends
+            self._close_code = GOING_AWAY
+        elif self._close_code == NORMAL:
+            await self._send([plain_line("done", answered=self._answered)])
         with trio.move_on_after(CLOSE_S):
             await self._socket.aclose(self._close_code)
 
@@ -278,7 +281,6 @@ class LiveConnection:
         """Verify nothing more."""
         self._waiting.clear()
         self._end(refusal)
-        self._refusal = self._refusal or refusal  # after the end of input, too
 
     async def _wait(self, refusal: Refusal, charged: ChargedAnswers) -> None:
         """Wait for a limit; the client learns for how long."""
@@ -290,7 +292,7 @@ class LiveConnection:
             code = row_of(refusal).code
             await self._send([plain_line("wait", seconds=round(seconds, 1), code=code)])
         with trio.move_on_after(seconds):
-            while not (self._has_ended and self._close_code == GOING_AWAY):
+            while self._waiting:  # at the process's end they are dropped
                 await self._changed.wait()
 
     async def _answer(self, charged: ChargedAnswers, taken: list[LiveAddress]) -> None:

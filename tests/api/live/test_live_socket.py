@@ -216,18 +216,30 @@ async def test_a_stop_leaves_the_results_under_way(autojump_clock):
             assert len(live.of("result")) == 2
 
 
-async def test_a_stop_ends_the_wait_for_the_minute(autojump_clock):
+@pytest.mark.parametrize("end", [[], [END]], ids=["more may come", "the client has ended"])
+async def test_a_stop_ends_the_wait_for_the_minute(autojump_clock, end):
     drain = trio.Event()
     async with (
         open_shop("free") as shop,
         open_live(shop, LiveServer(shop.service, LiveConnections(drain))) as live,
     ):
-        await live.send(*[f"a{number}@friendly.test" for number in range(25)])
+        await live.send(*[f"a{number}@friendly.test" for number in range(25)], *end)
         await live.until("wait")
         drain.set()
         began = trio.current_time()
         assert await live.until_closed() == 1001
         assert trio.current_time() - began < 5
+        assert live.of("done") == []
+
+
+async def test_what_ends_before_all_is_answered_is_not_done(autojump_clock):
+    """The database goes away after the client's last address."""
+    async with open_shop() as shop, open_live(shop) as live:
+        shop.store.away = {"settle"}
+        await live.send("ann@friendly.test", "slow@slow.test", END)
+        assert await live.until_closed() == 4503
+        assert live.of("done") == []
+        assert live.of("error")[0]["error"] == "quota_check_failed"
 
 
 async def test_a_test_key_costs_nothing(autojump_clock):
