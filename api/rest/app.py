@@ -31,6 +31,8 @@ from werkzeug import exceptions
 from werkzeug.datastructures import Headers
 from werkzeug.routing import MapAdapter
 
+from mailprobe.storage.contract import StoreUnavailable
+
 from ..http.received_request import (
     Message,
     Receive,
@@ -327,11 +329,14 @@ async def _send(response: Any, record: RequestContext, send: Send) -> None:
         await send(start)
         record.status = response.status_code
         is_whole = False
-        async for octets in parts:
-            is_whole = getattr(parts, "whole", False)
-            await send(
-                _part(octets.encode() if isinstance(octets, str) else octets, more=not is_whole)
-            )
+        try:
+            async for octets in parts:
+                is_whole = getattr(parts, "whole", False)
+                await send(
+                    _part(octets.encode() if isinstance(octets, str) else octets, more=not is_whole)
+                )
+        except StoreUnavailable:  # logged where it was met; a body without its end is cut off
+            return
         if not is_whole:
             await send(_part(b"", more=False))
 

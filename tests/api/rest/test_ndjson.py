@@ -105,3 +105,11 @@ async def test_a_crash_of_the_sender_closes_the_stream(autojump_clock, shop: Run
     await trio.sleep(1)
     assert shop.service.capacity.addresses == 0
     assert (await shop.store.ledger(caller)).reserved == 0
+
+
+async def test_an_outage_that_lasts_cuts_a_stream_and_is_no_crash(
+    autojump_clock, shop: RunningService
+):
+    shop.store.away = {"settle"}
+    got = await shop.stream("ann@friendly.test", "bob@friendly.test")
+    assert (got.status, got.octets) == (200, b"")
