@@ -37,7 +37,7 @@ CONNECTING = {
 STATEMENT_MS = 700
 ENDS_BEFORE_S = 0.1  # as much less than another patience
 LOCK_MS = 500  # less, so that a wait for a lock ends as one
-IDLE_MS = 5_000  # a process that stalls within a transaction blocks others no longer than this
+IDLE_MS = 2_000  # a process that stalls within a transaction blocks others no longer than this
 # PostgreSQL 15 does not always end a session by its idle_in_transaction_session_timeout once it has sent a
 # pipeline, and never within one. After a lock timeout those sessions of ours are therefore ended.
 END_STALLED = (
