@@ -5,7 +5,7 @@
     verify("ann@example.org").light
 
     async with Verifier(helo_name="probe.example.org") as verifier:
-        async for verdict in verifier.stream(texts):
+        async for verdict in verifier.stream(emails):
             ...
 
 On trio, the engine runs in the caller's event loop. Without one and on asyncio it runs on trio in a
@@ -109,19 +109,19 @@ class BlockingVerifier:
         with VerdictStream(self._calls, (email,), is_list=False) as stream:
             return next(stream)
 
-    def batch(self, texts: Iterable[str]) -> list[FullVerdict]:
+    def batch(self, emails: Iterable[str]) -> list[FullVerdict]:
         """Verify all texts; return the verdicts in their order."""
-        with self.stream(list(texts)) as stream:
+        with self.stream(list(emails)) as stream:
             return sorted(stream, key=_position)
 
-    def stream(self, texts: Iterable[str]) -> VerdictStream:
+    def stream(self, emails: Iterable[str]) -> VerdictStream:
         """Verify the texts; iterate over the verdicts in completion order.
 
-        `texts` is read in the engine's thread, as fast as the verdicts are read, and must not
+        `emails` is read in the engine's thread, as fast as the verdicts are read, and must not
         wait for anything. An address of a list waits, without a limit, until its mail host has a
         connection free for it.
         """
-        return VerdictStream(self._calls, texts, is_list=True)
+        return VerdictStream(self._calls, emails, is_list=True)
 
 
 # -- in an event loop ------------------------------------------------------------------------
@@ -228,19 +228,19 @@ class AsyncVerifier:
         ) as stream:
             return await anext(stream)
 
-    async def batch(self, texts: Iterable[str]) -> list[FullVerdict]:
+    async def batch(self, emails: Iterable[str]) -> list[FullVerdict]:
         """Verify all texts; return the verdicts in their order."""
-        async with self.stream(list(texts)) as stream:
+        async with self.stream(list(emails)) as stream:
             return sorted([verdict async for verdict in stream], key=_position)
 
-    def stream(self, texts: Iterable[str]) -> AsyncVerdictStream:
+    def stream(self, emails: Iterable[str]) -> AsyncVerdictStream:
         """Verify the texts; iterate over the verdicts in completion order.
 
-        `texts` is read in the engine's event loop, as fast as the verdicts are read, and must not
+        `emails` is read in the engine's event loop, as fast as the verdicts are read, and must not
         wait for anything. An address of a list waits, without a limit, until its mail host has a
         connection free for it.
         """
-        return AsyncVerdictStream(self._calls, texts, self._signal(), is_list=True)
+        return AsyncVerdictStream(self._calls, emails, self._signal(), is_list=True)
 
 
 def _position(verdict: FullVerdict) -> int:

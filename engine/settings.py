@@ -5,6 +5,7 @@ the environment; mailprobe.api.settings does.
 """
 
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 
 from .egress import ONE_EGRESS, Egress, Egresses
 from .own_lists import NO_OWN_LISTS, OwnLists
@@ -32,6 +33,13 @@ class EngineSettings:
     probe_s: float = 3.0  # layer 4, all of it
     read_s: float = 1.0  # a connect, a banner, each reply
     cache_s: float = 6 * 3600.0  # MX answers and catch-all knowledge
+
+    @classmethod
+    def from_environment(cls) -> "EngineSettings":
+        """The settings that the command line would use. Raises what `Settings.from_environment` does."""
+        # The engine reads no environment, and so knows nothing of the layer that does.
+        read: EngineSettings = import_module("mailprobe").Settings.from_environment().engine
+        return read
 
     def by(self, egress: Egress) -> "EngineSettings":
         """The settings with the names of this egress."""

@@ -416,7 +416,7 @@ def test_an_address_is_taken_as_email(run) -> None:
 
 def test_settings_come_from_the_environment_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAILPROBE_SMTP_HELO", HELO)
-    assert mailprobe.Settings.from_environment().engine.helo_name == HELO
+    assert mailprobe.EngineSettings.from_environment().helo_name == HELO
     assert EngineSettings().helo_name != HELO
 
 
