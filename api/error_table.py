@@ -218,7 +218,7 @@ TABLE: dict[type[Refusal], ErrorRow] = {
     ),
     refusals.NoBillingAccount: ErrorRow(
         402, "no_billing_account", "The account has no billing account.",
-        "Choose a paid plan first: {dashboard_url}.", "management",
+        "Choose a paid plan first, where plans are sold: {dashboard_url}.", "management",
     ),
     refusals.IdempotencyReused: ErrorRow(
         422, "idempotency_key_reused", "This Idempotency-Key came with another request before.",

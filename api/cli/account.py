@@ -9,7 +9,7 @@ from mailprobe.storage.records import SoldTier
 
 from ..errors import CommandError, Misuse, print_error
 from . import COMMANDS
-from .operator_store import find, no_account, print_json, read_settings, with_store
+from .operator_store import find, find_undeleted, no_account, print_json, read_settings, with_store
 
 if TYPE_CHECKING:
     from mailprobe.storage.records import Account, Tier
@@ -117,6 +117,7 @@ def set_(
     from mailprobe.storage.records import COMMAND_LINE
 
     async def change(store: "Store") -> "Account":
+        await find_undeleted(store, account_id)
         return await store.change_account(account_id, by=COMMAND_LINE, **changes) or no_account(
             account_id
         )
@@ -223,6 +224,7 @@ def _shown(account: "Account") -> dict[str, object]:
         "soft_cap_eur": _eur(account.soft_cap_micros),
         "hard_cap_eur": _eur(account.hard_cap_micros),
         "alerts": account.alerts,
+        **({} if account.email else {"deleted": True}),
     }
 
 

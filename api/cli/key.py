@@ -13,7 +13,7 @@ from ..errors import CommandError, Misuse
 from ..forms.origins import RATE_DEFAULT, RATE_MAX
 from ..operations.parameter_texts import KEY_LABEL
 from . import COMMANDS
-from .operator_store import find, print_json, read_settings, with_store
+from .operator_store import find, find_undeleted, print_json, read_settings, with_store
 
 if TYPE_CHECKING:
     from mailprobe.storage.records import Key
@@ -88,7 +88,7 @@ def create(
     plans = read_plans(settings.plans_file)
 
     async def make(store: "Store") -> dict[str, object]:
-        account = await find(store, account_id)
+        account = await find_undeleted(store, account_id)
         keys_max = None if provisioning else plans[account.tier].max_keys
         try:
             return await _new_key(

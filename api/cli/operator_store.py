@@ -75,6 +75,14 @@ async def find(store: "Store", account_id: str) -> "Account":
     return known or no_account(account_id)
 
 
+async def find_undeleted(store: "Store", account_id: str) -> "Account":
+    """Raises CommandError for an account that was deleted, too."""
+    known = await find(store, account_id)
+    if not known.email:
+        raise CommandError(f"account {account_id} was deleted; 'mailprobe account create' makes one")
+    return known
+
+
 def no_account(account_id: str) -> NoReturn:
     raise CommandError(
         f"there is no account {account_id}; 'mailprobe account list' shows all accounts"

@@ -164,7 +164,7 @@ class AsyncVerifyResponse(Struct, frozen=True):
         str,
         says("The id of the job: /v1/jobs/{id} has its state, and the callback repeats it."),
     ]
-    status: Annotated[Literal["pending"], says("Always pending.")] = "pending"
+    status: Annotated[Literal["pending"], says("Always pending.")]
 
 
 async def verify_email(service: Service, call: Call) -> OperationReply:
@@ -287,7 +287,7 @@ async def submit_job(
         )
     if call.caller.key.is_test:
         order = with_sandbox_result(service, order)
-    promised = reply(202, AsyncVerifyResponse(order.id))
+    promised = reply(202, AsyncVerifyResponse(order.id, "pending"))
     charged = call.charge = charge(service.quota, call.caller, Submission(order), call.admission)
     async with charged:
         charged.first = call.first_answer(promised)
@@ -415,7 +415,7 @@ OPERATIONS = (
         parameters=(ASK_BOUNCED,), malformed=UndecodableRequest("verify", True), tool=VERIFY_TOOL,
         wide=WIDE_VERIFY_TOOL,
         examples=(
-            VerifyRequest("ann@example.org"), RESULT, AsyncVerifyResponse(str(ID)),
+            VerifyRequest("ann@example.org"), RESULT, AsyncVerifyResponse(str(ID), "pending"),
             VerifyEmailCallback(**msgspec.structs.asdict(DELIVERABLE), job_id=str(ID)),
         ),
     ),

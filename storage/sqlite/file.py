@@ -188,7 +188,9 @@ def make_folder(path: Path) -> None:
     if path.parent.is_dir():
         return
     if path.parent != DEFAULT_FOLDER:
-        raise StoreBroken(f"{path.parent}, the folder of the database, does not exist; create it")
+        raise StoreBroken(
+            f"MAILPROBE_DATABASE is {path}, and its folder {path.parent} does not exist; create it"
+        )
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

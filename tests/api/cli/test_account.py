@@ -191,6 +191,9 @@ def test_an_account_is_deleted_once_its_id_was_typed(
     assert printed_object(run_cli("account", "show", id))["email"] == "ann@example.org"
     typed = CliRunner().invoke(main, delete, input=f"{id}\n")
     assert json.loads(typed.stdout) == {"account_id": id, "deleted": True, "customer_id": None}
+    assert json.loads(run_cli("account", "show", id).stdout)["deleted"]
+    for words in (("key", "create", id), ("account", "set", id, "--tier", "free")):
+        assert f"account {id} was deleted" in refused(run_cli(*words), 1)
     assert printed_object(run_cli("account", "show", id))["email"] == ""
     assert run_cli("key", "list", id).stdout == ""
     assert printed_object(run_cli(*delete, "--yes"))["deleted"] is True
