@@ -101,7 +101,7 @@ FILE_NAME = click.Path(readable=False)  # for completion only: the command check
 @click.option(
     "--patience",
     metavar="TIME",
-    help="Wait up to TIME for mail hosts that take no more refusals now, such as 4h; 0: do not wait. "
+    help="Wait up to TIME for mail hosts that take no more refusals now, such as 4h; 0: no wait but that of --recheck. "
     "Default: 15m. With --server the service waits for a long list; the addresses of a shorter one "
     "are asked, and counted, again.",
 )

@@ -47,6 +47,7 @@ EXTENSIONS = {
     "text/csv": ".csv",
     "text/tab-separated-values": ".tsv",
     "application/x-ndjson": ".ndjson",
+    "application/json": ".json",
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
     "text/plain": ".txt",
     "application/octet-stream": "",

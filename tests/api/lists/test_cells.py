@@ -137,3 +137,16 @@ async def test_columns_that_have_addresses_too_are_named_by_the_answer(
         assert made["further_columns"] == ["E-mail 2 - Value"]
         made = (await send(shop, google, "?start=0&column=1&column=2")).body
         assert (len(made["columns"]), made["further_columns"]) == (2, [])
+
+
+@pytest.mark.parametrize("media_type", ["application/json", "application/octet-stream"])
+async def test_each_item_of_an_array_is_a_row(
+    autojump_clock: trio.testing.MockClock, media_type: str
+) -> None:
+    array = '[{"email": "known@friendly.test"},\n {"email": "nobody@friendly.test"}]'
+    async with open_list_shop() as shop:
+        made = await send(shop, array, headers={"Content-Type": media_type})
+        assert (made.status, made.body["columns"]) == (202, ["email"])
+        await ended(shop, made.body["list_id"])
+        rows = await rows_of(shop, made.body["list_id"])
+        assert [row["light"] for row in rows] == ["GREEN_LIGHT", "RED_LIGHT"]
