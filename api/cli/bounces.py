@@ -26,7 +26,10 @@ SOURCE = "file"
     help="Forget the bounces of the addresses in FILE, or of one address given instead of it.",
 )
 @click.option(
-    "--account", "account_id", metavar="ID", help="Whose mails they were; needed if there are several accounts."
+    "--account",
+    "account_id",
+    metavar="ID",
+    help="Whose mails they were; needed if there are several accounts.",
 )
 @click.option("--column", metavar="NAME", help="Column of the addresses in a list.")
 def bounces(file: Path, forgets: bool, account_id: str | None, column: str | None) -> None:

@@ -79,7 +79,9 @@ async def find_undeleted(store: "Store", account_id: str) -> "Account":
     """Raises CommandError for an account that was deleted, too."""
     known = await find(store, account_id)
     if not known.email:
-        raise CommandError(f"account {account_id} was deleted; 'mailprobe account create' makes one")
+        raise CommandError(
+            f"account {account_id} was deleted; 'mailprobe account create' makes one"
+        )
     return known
 
 

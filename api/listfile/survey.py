@@ -269,7 +269,9 @@ def _not_all_utf8(seen: Octets, name: str) -> BadList:
 def _refuse_binary(head: bytes, nul_line: int, name: str) -> None:
     controls = len(CONTROLS.findall(head))
     if b"\0" in head or controls > len(head) * CONTROLS_SHARE_MAX:
-        raise BadList(f"{name} is not text but binary; it takes CSV, TSV, XLSX, JSON, NDJSON or lines")
+        raise BadList(
+            f"{name} is not text but binary; it takes CSV, TSV, XLSX, JSON, NDJSON or lines"
+        )
     if nul_line:
         raise BadList(
             f"{name}, line {nul_line}: holds zero bytes, as a damaged file does; put that right"

@@ -24,7 +24,9 @@ NO_FILE = (
     " [[egress]] table for each address or proxy (docs/egress.md)"
 )
 HOSTS_SHOWN = 20  # of each kind; --json has all
-json_option = click.option("--json", "as_json", is_flag=True, help="Print an object in JSON per egress, one a line.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print an object in JSON per egress, one a line."
+)
 
 
 egress = click.Group("egress", help=COMMANDS["egress"].summary)
