@@ -232,7 +232,7 @@ async def test_a_stop_ends_the_wait_for_the_minute(autojump_clock, end):
         assert live.of("done") == []
 
 
-async def test_what_ends_before_all_is_answered_is_not_done(autojump_clock):
+async def test_a_socket_that_ends_before_all_is_answered_is_not_done(autojump_clock):
     """The database goes away after the client's last address."""
     async with open_shop() as shop, open_live(shop) as live:
         shop.store.away = {"settle"}
