@@ -32,7 +32,11 @@ REFUSED = {
 JSON_ARRAY = re.compile(r'\s*\[\s*[{"\]]')
 JSON_OBJECT = re.compile(r'\s*\{\s*"')
 CARD_PROPERTY = re.compile(
-    r"^(?:[\w-]+\.)?(FN|N|EMAIL)((?:;[^:\n]*)?):((?:[^\n]*=\n)*[^\n]*)",
+    r"^(?:[\w-]+\.)?(FN|N|EMAIL)((?:;[^:\n]*)?):(.*)$", re.IGNORECASE | re.MULTILINE
+)
+# A value of vCard 2.1 that goes on in the next line.
+CARD_BREAK = re.compile(
+    r"^[^:\n]{0,200};(?:ENCODING=)?QUOTED-PRINTABLE[^:\n]{0,200}:(?:[^\n]*=\n)+",
     re.IGNORECASE | re.MULTILINE,
 )
 # The lines above a mail, as mail programs show them.
@@ -166,11 +170,13 @@ class Cards(Conversion):
     def rows(self, text: str, name: str) -> Rows:
         yield "name", "email"
         unfolded = text.replace("\r\n", "\n").replace("\n ", "").replace("\n\t", "")
+        unfolded = CARD_BREAK.sub(lambda found: found[0].replace("=\n", ""), unfolded)
         for card in CARD_BEGIN.split(unfolded)[1:]:
             shown, emails = "", list[str]()
             for kind, parameters, value in CARD_PROPERTY.findall(card):
-                if "QUOTED-PRINTABLE" in parameters.upper():  # of vCard 2.1
-                    value = quopri.decodestring(value.encode()).decode(errors="replace")
+                if "QUOTED-PRINTABLE" in (said := parameters.upper()):
+                    encoding = "cp1252" if "1252" in said or "8859-1" in said else "utf-8"
+                    value = quopri.decodestring(value.encode()).decode(encoding, "replace")
                 if kind.upper() == "EMAIL":
                     emails.append(value.strip())
                 elif kind.upper() == "FN" or not shown:

@@ -17,6 +17,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import trio
@@ -305,8 +306,9 @@ class RequestConnection(TrioASGIHTTPConnection):
                 response = await self.app.handle_request(incoming)
             finally:
                 record.route = incoming.url_rule.rule if incoming.url_rule else ""
-            await _send(response, record, send)
-            record.cut = False
+            with suppress(StoreUnavailable):  # logged where it was met; the body has no end
+                await _send(response, record, send)
+                record.cut = False
 
 
 async def _send(response: Any, record: RequestContext, send: Send) -> None:
@@ -329,14 +331,11 @@ async def _send(response: Any, record: RequestContext, send: Send) -> None:
         await send(start)
         record.status = response.status_code
         is_whole = False
-        try:
-            async for octets in parts:
-                is_whole = getattr(parts, "whole", False)
-                await send(
-                    _part(octets.encode() if isinstance(octets, str) else octets, more=not is_whole)
-                )
-        except StoreUnavailable:  # logged where it was met; a body without its end is cut off
-            return
+        async for octets in parts:
+            is_whole = getattr(parts, "whole", False)
+            await send(
+                _part(octets.encode() if isinstance(octets, str) else octets, more=not is_whole)
+            )
         if not is_whole:
             await send(_part(b"", more=False))
 

@@ -22,6 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 REPLY_LINES_MAX = 100  # the longest EHLO reply seen has about 30
+EMPTY_LINES_MAX = 500  # of a conversation
 REPLY_OCTETS_MAX = 16 * 1024
 COMMAND_OCTETS_MAX = 512 + 16  # RFC 5321 4.5.3.1.4, and room for SMTPUTF8 (RFC 6531 3.4)
 
@@ -185,6 +186,7 @@ class ReplyReader:
         self.empty = True  # nothing is buffered, not even a part of a line
         self._code = 0
         self._octets = 0  # of the incomplete reply, whole lines only
+        self._empty_lines = 0  # between replies, in all
         self._latest_line: bytes | None = None  # of a one-line reply; hosts repeat their replies
         self._latest_octets: bytes | None = None  # of the latest reply, if they came in one read
         self._latest = SmtpReply(0)
@@ -209,7 +211,7 @@ class ReplyReader:
             line, size = self._buffer[self._at : end], end + 1 - self._at
             self._at = end + 1
             if not self._lines and line == self._latest_line:
-                self.empty = self._at == len(self._buffer)
+                self._skip_empty_lines()
                 return self._latest
             self._octets += size
             if self._octets > REPLY_OCTETS_MAX:
@@ -235,17 +237,20 @@ class ReplyReader:
         return reply
 
     def _skip_empty_lines(self) -> None:
-        """Pass over what is no part of a reply: some hosts end their greeting twice."""
+        """Pass over what is no part of a reply: some hosts end theirs twice."""
         while self._buffer.startswith(b"\r\n", self._at):
             self._at += 2
+            self._empty_lines += 1
+            if self._empty_lines > EMPTY_LINES_MAX:
+                raise RemoteProtocolError(f"more than {EMPTY_LINES_MAX} empty lines")
         self.empty = self._at == len(self._buffer)
 
     def _read_line(self, octets: bytes) -> bool:
         """Add one line to the incomplete reply; return whether another one follows."""
         line = _decode(octets).rstrip("\r")
         code, mark = line[:3], line[3:4]
-        is_masked = line.startswith("220*")  # a greeting of PIX MailGuard
-        if not (_CODE.fullmatch(code) and mark in ("", " ", "-")) and not is_masked:
+        # The last: a greeting of PIX MailGuard.
+        if not (_CODE.fullmatch(code) and mark in ("", " ", "-")) and not line.startswith("220*"):
             raise RemoteProtocolError(f"not a reply: {line[:80]!r}")
         if self._lines and int(code) != self._code:
             if self._code != 220:

@@ -70,6 +70,7 @@ def test_a_row_with_a_usual_name_for_addresses_is_the_header(tmp_path: Path, abo
         ),
         ("cards.vcf", f"BEGIN:VCARD\nVERSION:3.0\nFN:Ann\nEMAIL:{ANN}\n", [ANN]),
         ("no end.vcf", f"BEGIN:VCARD\nEMAIL:{ANN}\nBEGIN:VCARD\nEMAIL:{BOB}\n", [ANN, BOB]),
+        ("an equals sign.vcf", f"BEGIN:VCARD\nFN:a=\nEMAIL:{ANN}\n", [ANN]),
         ("titled.vcf", f"My contacts\n\nBEGIN:VCARD\nEMAIL:{ANN}\nEND:VCARD\n", [ANN]),
         (
             "photo.vcf",

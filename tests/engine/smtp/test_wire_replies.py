@@ -162,7 +162,21 @@ def test_an_invalid_reply_is_a_remote_protocol_error(octets):
         read_all(octets)
 
 
+def test_an_empty_line_behind_a_repeated_reply_leaves_nothing_unread():
+    reader = ReplyReader()
+    for _ in range(3):
+        assert reader.next_reply(b"550 no such user\r\n\r\n") == SmtpReply(550, ("no such user",))
+        assert reader.empty
+
+
 # -- bounds ----------------------------------------------------------------------------------
+
+
+def test_empty_lines_without_end_are_an_error():
+    reader = ReplyReader()
+    with pytest.raises(RemoteProtocolError, match="empty lines"):
+        for _ in range(1000):
+            reader.next_reply(b"\r\n")
 
 
 @pytest.mark.parametrize(
