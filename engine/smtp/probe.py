@@ -165,8 +165,7 @@ class ProbeTarget(msgspec.Struct, eq=False):
         """Try the next exchange first, and the present one after it."""
         place = self.place
         self.exchanges = self.exchanges.copy()  # it is shared
-        following = self.exchanges[place + 1], self.exchanges[place]
-        self.exchanges[place : place + 2] = following
+        self.exchanges[place : place + 2] = self.exchanges[place + 1], self.exchanges[place]
 
     def wait_at(self, host: object, domain: object) -> None:
         """It waits or is sent at this host."""

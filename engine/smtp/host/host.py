@@ -157,7 +157,7 @@ class Host:
             else:
                 waiting.add(probe)
         lease = self.tolerance.budget.lease
-        if lease is not None and waiting.count:
+        if lease is not None and probes and waiting.count:
             lease.want(self, domain.key if domain.needs_test(now) else "")
         self._staff_waiting()
 

@@ -127,8 +127,7 @@ class Lateness(Struct, eq=False):
         costs less than a round trip for each recipient.
         """
         far = int((pace.reply_s - gap_s) / TARPIT_DEPTH_S)
-        few = int(LATE_A_ROUND / self.share)
-        return max(1, min(far, few, REFUSALS_MAX // 2))
+        return max(1, min(far, int(LATE_A_ROUND / self.share), REFUSALS_MAX // 2))
 
 
 class ReplyTimes(Struct, eq=False):

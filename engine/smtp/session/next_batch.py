@@ -268,7 +268,10 @@ class NextBatch(Struct, eq=False):
             if now >= domain.known_until and domain.needs_test(now) and recipients_max > 1:
                 untested.add(probe.domain)
             tests = len(self.tests.due) + len(untested)
-            if limits.recipients + len(asked) + 1 + tests > recipients_max:
+            if limits.recipients + len(asked) + 1 + tests > recipients_max or (
+                # An accepted one is sent again for its test alone, which this session may not reach.
+                probe.result.accepted and (asked or self.tests.due) and tests > limits.refusals_left
+            ):
                 self._emit(Requeued(probe))  # its domain's test would not fit here
                 if not (asked or self.tests.due):
                     self._tenure.leave()

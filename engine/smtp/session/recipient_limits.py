@@ -110,6 +110,11 @@ class SessionLimits(Struct, eq=False):
             self.of_host.per_connection - self.recipients,
         )
 
+    @property
+    def refusals_left(self) -> int:
+        """After so many more refused for good the session ends."""
+        return self._host.tolerance.known.session_max - self._refused
+
     def may_send_control(self, *, accepted: bool) -> bool:
         """Is there room for one more recipient, which the host `accepted` before, or refused?"""
         if self.recipients >= self.of_host.per_connection or self.refusals >= REFUSALS_MAX:

@@ -415,3 +415,15 @@ async def test_while_the_ledger_does_not_answer_what_was_leased_is_sent(autojump
             assert list(ledger.last.names) == ["shop.test", "mill.test"]
             assert names_sent(host) == 2
         nursery.cancel_scope.cancel()
+
+
+async def test_a_long_list_at_a_slow_host_with_one_connection_is_known(autojump_clock: object):
+    """Its first row waits for over a minute, and is looked up again while others wait there."""
+    names = [f"person{number}" for number in range(250)]
+    host = MailHost(
+        mailboxes=frozenset(names), latency_s=0.3, connections_max=1, ehlo_lines=("{name}", "SIZE")
+    )
+    ledger = Ledger(lambda report: LeaseGrant(report.tolerance, (), report.learned, False))
+    async with office(ledger, host) as engine:
+        verdicts = await verify(engine, *at_shop(*names), deferred_start=True, patience_s=HOUR_S)
+        assert {verdict.status for verdict in verdicts} == {"deliverable"}

@@ -175,8 +175,7 @@ def test_an_empty_line_behind_a_repeated_reply_leaves_nothing_unread():
 def test_empty_lines_without_end_are_an_error():
     reader = ReplyReader()
     with pytest.raises(RemoteProtocolError, match="empty lines"):
-        for _ in range(1000):
-            reader.next_reply(b"\r\n")
+        reader.next_reply(b"\r\n" * 1000)
 
 
 @pytest.mark.parametrize(
