@@ -61,7 +61,7 @@ class RequestContext(Struct):
 
 
 class RequestLog:
-    """Notified of every request, and does nothing; who counts them overrides all of its methods.
+    """Notified of every request, and does nothing; a subclass that counts them overrides all methods.
 
     They are fast, never wait and never raise.
     """

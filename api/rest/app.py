@@ -223,7 +223,7 @@ class ApiApp(QuartTrio):
 class ApiRequest(TrioRequest):
     """Quart's request; what is more than method, path and scope is made when a view asks for it.
 
-    A body is read by `read` or `next_part`, within the limits of who asks. Quart's own is empty.
+    A body is read by `read` or `next_part`, within the limits of its caller. Quart's own body is empty.
     """
 
     scope: Any

@@ -237,7 +237,7 @@ class ReplyReader:
         return reply
 
     def _skip_empty_lines(self) -> None:
-        """Pass over what is no part of a reply: some hosts end theirs twice."""
+        """Pass over empty lines between replies, which some hosts send behind a greeting."""
         while self._buffer.startswith(b"\r\n", self._at):
             self._at += 2
             self._empty_lines += 1

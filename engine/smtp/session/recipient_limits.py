@@ -120,8 +120,7 @@ class SessionLimits(Struct, eq=False):
         if self.recipients >= self.of_host.per_connection or self.refusals >= REFUSALS_MAX:
             return False
         return accepted or (
-            self._refused < self._host.tolerance.known.session_max
-            and self.refusals < self.of_host.refusals_per_connection
+            self.refusals_left > 0 and self.refusals < self.of_host.refusals_per_connection
         )
 
     def send(self, asked: Sequence[PendingProbe], now: float) -> None:

@@ -1,7 +1,6 @@
 """`mailprobe bench` with small suites of a test's own, each in a real process."""
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -494,8 +493,8 @@ def test_a_suite_gives_every_figure_that_is_promised(
         monkeypatch.setattr(module, constant, value)
     figures = promised(name, module.run())
     assert len({figure.what for figure in figures}) == len(figures)
-    # what is measured at the margin is a difference of two times, and so small may be below nothing
-    assert all(math.isfinite(figure.value) for figure in figures)
+    # A figure at the margin is the difference of two times, which a run so small may not show.
+    assert all(figure.value >= 0 or "at the margin" in figure.what for figure in figures)
 
 
 # -- the smallest parts ----------------------------------------------------------------------

@@ -1,7 +1,10 @@
 """When a random address is sent: only where its answer decides."""
 
+import random
+
 import pytest
 import trio
+from trio.testing import MockClock
 
 from mailprobe.bench.world.fake_network import open_fake_network
 from mailprobe.bench.world.faults import StaySilent
@@ -13,6 +16,7 @@ from tests.engine.engine_runs import (
     fields_of,
     knowns,
     open_checked_engine,
+    open_test_engine,
     verify,
 )
 
@@ -94,3 +98,27 @@ async def test_a_list_ends_where_its_random_address_needs_a_connection_that_fail
                     engine, *knowns(count), deferred_start=True, patient=patient
                 )
             assert all(verdict.valid or verdict.status == "unknown" for verdict in verdicts)
+
+
+@pytest.mark.parametrize("latency_s", [0.01, 0.05])
+def test_a_first_batch_of_several_domains_at_a_new_host_is_tested_whole(latency_s: float) -> None:
+    """No session takes more domains whose random name is lacking than it may have refusals."""
+    names = [f"{first}{last}" for first in ("ann", "bob", "eve") for last in ("lee", "oak", "moss")]
+
+    async def ask(seed: int) -> set[float]:
+        rng = random.Random(seed)
+        host = MailHost(
+            banner="220 {name} ESMTP ready", mailboxes=frozenset(names), latency_s=latency_s
+        )
+        domains = [f"d{number}.test" for number in range(8)]
+        async with open_fake_network(seed=seed) as network:
+            for domain in domains:
+                network.add(domain, host, mx="mx.hoster.test")
+            texts = [f"{rng.choice(names)}@{rng.choice(domains)}" for _ in range(10)]
+            async with open_test_engine(network) as engine:
+                verdicts = await verify(engine, *dict.fromkeys(texts))
+                return {verdict.confidence for verdict in verdicts}
+
+    for seed in range(40):
+        clock = MockClock(autojump_threshold=0)
+        assert trio.run(ask, seed, clock=clock) == {0.97}, seed
